@@ -1,0 +1,24 @@
+use crate::memory::{AllocError, BorrowError};
+use crate::tensor::TensorError;
+use crate::types::TypeError;
+
+/// Anything that can go wrong in the crate.
+///
+/// Each layer has an error enum of its own and returns that; they all turn into this
+/// one with `?`, for callers that use several layers.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A value that is no dtype, shape or device.
+    #[error(transparent)]
+    Type(#[from] TypeError),
+    /// An allocation that could not be made.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// A borrow of storage that is refused.
+    #[error(transparent)]
+    Borrow(#[from] BorrowError),
+    /// A tensor operation that cannot be done.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}

@@ -1,0 +1,332 @@
+use std::fmt;
+use std::ptr::NonNull;
+
+use super::{AllocError, HeaderSlot};
+use crate::sync::Arc;
+use crate::types::Device;
+
+/// The largest alignment a request may ask for: 1 GiB.
+pub const MAX_ALIGN: usize = 1 << 30;
+
+/// Whom an allocation is for.
+///
+/// A tag changes nothing about the memory; it is what [`Meter`](super::Meter)
+/// keeps its numbers by. Give one with
+/// [`SharedAllocator::with_tag`](super::SharedAllocator::with_tag).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Tag {
+    /// Nobody said.
+    #[default]
+    Other = 0,
+    /// A checkpoint's tensors.
+    Weights = 1,
+    /// Keys and values.
+    Kv = 2,
+    /// What dies with a step.
+    Scratch = 3,
+    /// What layers hand to each other.
+    Activations = 4,
+}
+
+impl Tag {
+    /// Every tag.
+    pub const ALL: [Tag; 5] = [
+        Tag::Other,
+        Tag::Weights,
+        Tag::Kv,
+        Tag::Scratch,
+        Tag::Activations,
+    ];
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Tag::Other => "other",
+            Tag::Weights => "weights",
+            Tag::Kv => "kv",
+            Tag::Scratch => "scratch",
+            Tag::Activations => "activations",
+        })
+    }
+}
+
+/// What is asked of an [`Allocator`].
+///
+/// Whoever makes one has checked it: `align` is a power of two of at most
+/// [`MAX_ALIGN`], and `bytes` rounded up to `align` fits an `isize`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    bytes: usize,
+    align: usize,
+    zeroed: bool,
+    tag: Tag,
+}
+
+impl Request {
+    /// A request for `bytes` bytes at a multiple of `align`.
+    ///
+    /// # Errors
+    /// [`AlignTooLarge`](AllocError::AlignTooLarge) above [`MAX_ALIGN`],
+    /// [`SizeOverflow`](AllocError::SizeOverflow) where the size rounded up to the
+    /// alignment does not fit an `isize`.
+    ///
+    /// # Panics
+    /// If `align` is not a power of two.
+    #[track_caller]
+    pub const fn new(bytes: usize, align: usize) -> Result<Request, AllocError> {
+        assert!(
+            align.is_power_of_two(),
+            "an alignment has to be a power of two"
+        );
+        if align > MAX_ALIGN {
+            return Err(AllocError::AlignTooLarge {
+                align,
+                max: MAX_ALIGN,
+            });
+        }
+        if bytes > isize::MAX as usize - (align - 1) {
+            return Err(AllocError::SizeOverflow { bytes, align });
+        }
+        Ok(Request {
+            bytes,
+            align,
+            zeroed: false,
+            tag: Tag::Other,
+        })
+    }
+
+    /// The same request for bytes that are all zero.
+    #[must_use]
+    pub const fn zeroed(mut self) -> Request {
+        self.zeroed = true;
+        self
+    }
+
+    /// The same request on behalf of `tag`.
+    #[must_use]
+    pub const fn tagged(mut self, tag: Tag) -> Request {
+        self.tag = tag;
+        self
+    }
+
+    /// Bytes asked for. 0 is a valid request.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The address has to be a multiple of this power of two.
+    #[must_use]
+    pub const fn align(&self) -> usize {
+        self.align
+    }
+
+    /// Must the bytes be zero?
+    #[must_use]
+    pub const fn is_zeroed(&self) -> bool {
+        self.zeroed
+    }
+
+    /// On whose behalf.
+    #[must_use]
+    pub const fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    /// Where a block of zero bytes may point: nowhere, but aligned and never null.
+    #[must_use]
+    pub const fn dangling(&self) -> NonNull<u8> {
+        let address = std::ptr::without_provenance_mut(self.align);
+        match NonNull::new(address) {
+            Some(pointer) => pointer,
+            None => unreachable!(),
+        }
+    }
+}
+
+/// One allocation on its way out of an [`Allocator`] or back into it.
+///
+/// It carries all that the allocator needs to find it again: there is no map from
+/// pointers and nothing is stored in front of the data. It is neither `Copy` nor
+/// `Clone`, and dropping one without giving it back leaks it.
+#[derive(Debug)]
+#[must_use = "a block that is dropped is leaked: give it back"]
+pub struct Block {
+    ptr: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+    cookie: u64,
+    tag: Tag,
+    header: Option<HeaderSlot>,
+}
+
+impl Block {
+    /// A block of `len` usable bytes at `ptr`, which take up `capacity` bytes of the
+    /// allocator. `cookie` is whatever the allocator wants to see again.
+    pub const fn new(ptr: NonNull<u8>, len: usize, capacity: usize, cookie: u64, tag: Tag) -> Self {
+        Self {
+            ptr,
+            len,
+            capacity,
+            cookie,
+            tag,
+            header: None,
+        }
+    }
+
+    /// The same block with a place for its storage header, so that sharing the
+    /// block needs no heap block.
+    pub const fn with_header(mut self, slot: HeaderSlot) -> Self {
+        self.header = Some(slot);
+        self
+    }
+
+    /// The first byte.
+    #[must_use]
+    pub const fn as_ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+
+    /// Usable bytes: what was asked for.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Are there no usable bytes?
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the allocator that the block takes up.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// What the allocator wanted to see again.
+    #[must_use]
+    pub const fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// On whose behalf it was allocated.
+    #[must_use]
+    pub const fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    /// The place for the storage header, if the allocator has one.
+    #[must_use]
+    pub const fn header(&self) -> Option<HeaderSlot> {
+        self.header
+    }
+}
+
+/// What an allocator holds, in bytes. A moment's picture: other threads go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Asked for by the allocations that are out.
+    pub requested_bytes: usize,
+    /// Taken up by them, rounding included.
+    pub live_bytes: usize,
+    /// Kept for later allocations.
+    pub cached_bytes: usize,
+    /// Address space held for both.
+    pub reserved_bytes: usize,
+}
+
+/// Hands out blocks of memory and takes them back, from any thread.
+///
+/// This is the side that implementers and wrappers see. Users hold a
+/// [`SharedAllocator`](super::SharedAllocator). A wrapper owns another allocator,
+/// passes both calls on, and does its own work around them:
+///
+/// ```
+/// use tenslab::memory::{AllocError, Allocator, Block, Request};
+///
+/// struct RoundUp<A>(A);
+///
+/// // SAFETY: blocks come from `A` and go back to it unchanged.
+/// unsafe impl<A: Allocator> Allocator for RoundUp<A> {
+///     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
+///         let wider = Request::new(request.bytes(), request.align().max(128))?;
+///         self.0.allocate_block(wider.tagged(request.tag()))
+///     }
+///
+///     unsafe fn release_block(&self, block: Block) {
+///         // SAFETY: the caller's promise, passed on.
+///         unsafe { self.0.release_block(block) }
+///     }
+/// }
+/// ```
+///
+/// # Safety
+/// For each block that [`allocate_block`](Allocator::allocate_block) returns, until
+/// it is released:
+/// - its `len` is the request's `bytes`, and its pointer a multiple of the
+///   request's `align`;
+/// - the `len` bytes are readable and writable, belong to nobody else and are
+///   **initialised**: zero if the request says so, else anything;
+/// - its header slot, if there is one, belongs to nobody else;
+/// - both stay where they are when the allocator value moves.
+pub unsafe trait Allocator: Send + Sync {
+    /// Hands out a block.
+    ///
+    /// # Errors
+    /// An [`AllocError`] that says what was asked and what there is. Nothing is
+    /// changed then.
+    fn allocate_block(&self, request: Request) -> Result<Block, AllocError>;
+
+    /// Takes a block back.
+    ///
+    /// # Safety
+    /// `block` came from `allocate_block` of this very allocator, is given back
+    /// once, and nobody uses its bytes or its header slot any more.
+    unsafe fn release_block(&self, block: Block);
+
+    /// Where the memory is.
+    fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    /// What is held at this moment. All zero where the allocator does not count.
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
+    /// Gives cached memory back to wherever it came from.
+    ///
+    /// Returns how many bytes went.
+    fn trim(&self) -> usize {
+        0
+    }
+}
+
+// SAFETY: the same allocator, behind a pointer.
+unsafe impl<A: Allocator + ?Sized> Allocator for Arc<A> {
+    fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
+        (**self).allocate_block(request)
+    }
+
+    unsafe fn release_block(&self, block: Block) {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { (**self).release_block(block) }
+    }
+
+    fn device(&self) -> Device {
+        (**self).device()
+    }
+
+    fn stats(&self) -> Stats {
+        (**self).stats()
+    }
+
+    fn trim(&self) -> usize {
+        (**self).trim()
+    }
+}

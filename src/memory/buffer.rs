@@ -1,0 +1,128 @@
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use super::shared::Owner;
+use super::{Block, Tag};
+use crate::types::Device;
+
+/// The one owner of one allocation. Dropping it gives the memory back, exactly
+/// once, also for zero bytes.
+///
+/// It cannot be cloned; share its bytes through a
+/// [`Storage`](super::Storage). It keeps the allocator that made it alive.
+/// Its bytes are always initialised, so reading them is never undefined:
+/// after [`allocate`](super::SharedAllocator::allocate) they are merely anything.
+///
+/// Whoever writes through [`as_ptr`](Buffer::as_ptr) keeps it so: no value with
+/// padding bytes may be written there.
+///
+/// ```
+/// use tenslab::memory;
+///
+/// let mut buffer = memory::cpu().allocate_zeroed(4, 64)?;
+/// buffer.as_mut_slice()[3] = 7;
+/// assert_eq!(buffer.as_slice(), [0, 0, 0, 7]);
+/// # Ok::<(), memory::AllocError>(())
+/// ```
+pub struct Buffer {
+    block: ManuallyDrop<Block>,
+    owner: ManuallyDrop<Owner>,
+}
+
+// SAFETY: it owns its bytes alone, and allocators take blocks back from any thread.
+unsafe impl Send for Buffer {}
+// SAFETY: `&Buffer` lends `&[u8]` and plain values only.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// # Safety
+    /// `block` came from the allocator of `owner`, has not been given back and is
+    /// in nobody else's hands.
+    pub(super) unsafe fn from_parts(block: Block, owner: Owner) -> Self {
+        Self {
+            block: ManuallyDrop::new(block),
+            owner: ManuallyDrop::new(owner),
+        }
+    }
+
+    /// The block and its owner, without giving the block back.
+    pub(super) fn into_parts(self) -> (Block, Owner) {
+        let mut buffer = ManuallyDrop::new(self);
+        // SAFETY: `buffer` is never dropped or used again, so this is the only taking.
+        let block = unsafe { ManuallyDrop::take(&mut buffer.block) };
+        // SAFETY: as above.
+        let owner = unsafe { ManuallyDrop::take(&mut buffer.owner) };
+        (block, owner)
+    }
+
+    /// The first byte. Never null; aligned as was asked for, also for zero bytes.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.block.as_ptr().as_ptr()
+    }
+
+    /// Bytes asked for.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.block.len()
+    }
+
+    /// Were zero bytes asked for?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.block.is_empty()
+    }
+
+    /// On whose behalf it was allocated.
+    #[must_use]
+    pub fn tag(&self) -> Tag {
+        self.block.tag()
+    }
+
+    /// Where the memory is.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.owner.device()
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        let bytes = NonNull::slice_from_raw_parts(self.block.as_ptr(), self.block.len());
+        // SAFETY: the block's `len` bytes are readable and initialised by the
+        // allocator's contract, and nobody else has them. Through `&self` they are
+        // only read; writing through `as_ptr` meanwhile is that writer's fault.
+        unsafe { bytes.as_ref() }
+    }
+
+    /// The bytes, to write.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let mut bytes = NonNull::slice_from_raw_parts(self.block.as_ptr(), self.block.len());
+        // SAFETY: as in `as_slice`; `&mut self` keeps everybody else out.
+        unsafe { bytes.as_mut() }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: `self` is going away, so nobody takes either a second time.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        // SAFETY: as above.
+        let owner = unsafe { ManuallyDrop::take(&mut self.owner) };
+        // SAFETY: the block is of this owner (`from_parts`), this is the only time
+        // it goes back, and slices of it cannot outlive the buffer.
+        unsafe { owner.release(block) };
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("ptr", &self.as_ptr())
+            .field("len", &self.len())
+            .field("tag", &self.tag())
+            .finish_non_exhaustive()
+    }
+}

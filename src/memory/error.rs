@@ -1,0 +1,84 @@
+use super::StorageId;
+use crate::types::Device;
+
+/// An allocation that could not be made. `Copy`: making one allocates nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// The system has no memory of this size to give.
+    #[error("out of memory: {bytes} bytes could not be had from the system")]
+    OutOfMemory {
+        /// Bytes asked of the system.
+        bytes: usize,
+    },
+    /// No allocation can be this large.
+    #[error("{bytes} bytes aligned to {align} are more than an address space holds")]
+    SizeOverflow {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Alignment asked for.
+        align: usize,
+    },
+    /// The request does not fit one block.
+    #[error("{bytes} bytes do not fit a block of {block_bytes}")]
+    TooLarge {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes in a block.
+        block_bytes: usize,
+    },
+    /// The alignment is more than this allocator can give.
+    #[error("alignment {align} is above the {max} that this allocator gives")]
+    AlignTooLarge {
+        /// Alignment asked for.
+        align: usize,
+        /// The most it can be.
+        max: usize,
+    },
+    /// Every block is in use.
+    #[error("all {blocks} blocks of the slab are in use")]
+    Exhausted {
+        /// Blocks in the slab.
+        blocks: u32,
+    },
+    /// There is no allocator for this device.
+    #[error("allocation on {device} is not implemented: tenslab runs on the CPU")]
+    UnsupportedDevice {
+        /// The device asked for.
+        device: Device,
+    },
+}
+
+/// A borrow of storage that is refused. Nothing ever waits for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BorrowError {
+    /// Somebody is writing.
+    #[error("{storage} is being written to")]
+    Writing {
+        /// The storage asked for.
+        storage: StorageId,
+    },
+    /// Somebody is reading, so nobody may write.
+    #[error("{storage} is being read by {readers}, so it cannot be written to")]
+    Reading {
+        /// The storage asked for.
+        storage: StorageId,
+        /// How many read guards are out.
+        readers: u32,
+    },
+    /// The storage is frozen: it is never written to again.
+    #[error("{storage} is frozen, so it cannot be written to")]
+    Frozen {
+        /// The storage asked for.
+        storage: StorageId,
+    },
+    /// More read guards are out (or were forgotten) than the state word counts.
+    #[error("{storage} has {readers} read guards out, the most that are counted")]
+    TooManyReaders {
+        /// The storage asked for.
+        storage: StorageId,
+        /// How many read guards are out.
+        readers: u32,
+    },
+}

@@ -1,0 +1,47 @@
+//! Bytes, and who gives them back.
+//!
+//! ```text
+//!   SharedAllocator ──allocate──▶ Buffer ──from──▶ Storage ◀── Tensor, Tensor, …
+//!    │ what users hold             │ one owner,     │ many owners,
+//!    │                             │ gives back     │ a borrow state,
+//!    ▼                             ▼ exactly once   ▼ the last one gives back
+//!   Allocator: Meter ▶ SlabAllocator ▶ PageSource          (or CpuAllocator, …)
+//! ```
+//!
+//! An [`Allocator`] hands out [`Block`]s and takes them back, both by value; a
+//! wrapper such as [`Meter`] takes another allocator and is one again. Users hold
+//! a [`SharedAllocator`] and get [`Buffer`]s. A buffer keeps the whole stack that
+//! made it alive, so every handle may be dropped first.
+//!
+//! Four small protocols are shared between threads, each a loom model in
+//! `loom_tests/`: [keep-alive](keep_alive), the [state word](state), the reference
+//! count of a [`Storage`], and the free list of a [`SlabAllocator`].
+
+mod allocator;
+mod buffer;
+mod cpu;
+mod error;
+#[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
+mod keep_alive;
+mod meter;
+mod pages;
+mod poison;
+mod shared;
+mod slab;
+#[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
+mod state;
+mod storage;
+
+pub use self::allocator::{Allocator, Block, MAX_ALIGN, Request, Stats, Tag};
+pub use self::buffer::Buffer;
+pub use self::cpu::{CpuAllocator, cpu, default_allocator};
+pub use self::error::{AllocError, BorrowError};
+pub use self::meter::{Meter, MeterStats, TagStats};
+pub use self::pages::{OsPages, PageSource, Region};
+pub use self::shared::SharedAllocator;
+pub use self::slab::SlabAllocator;
+pub(crate) use self::storage::{Exclusive, Shared};
+pub use self::storage::{HeaderSlot, Storage, StorageId};
+
+#[cfg(loom)]
+pub use self::{keep_alive::KeepAlive, state::StateWord};

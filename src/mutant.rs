@@ -1,0 +1,56 @@
+//! Mutants: known wrong variants of a protocol, for the loom lane.
+//!
+//! A model proves something only if it fails when the code is wrong. Each variant is
+//! such a wrong line, kept beside the right one and chosen at run time by the
+//! environment, so that one loom build runs them all: `loom_tests/mutants.rs` sees each
+//! of them die. In every other build [`is`] is the constant `false` and the wrong lines
+//! are not compiled in.
+
+/// The wrong variants. The line that each replaces names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// `SlabAllocator`: finds the next block under one lock, installs it under another.
+    SlabStaleNext,
+    /// `SlabAllocator`: links a block under one lock, makes it the head under another.
+    SlabPushTwoSteps,
+    /// `Storage`: the last handle frees without seeing what the others did.
+    LastViewRelaxed,
+    /// `Storage`: a load and a store where one subtraction belongs.
+    LastViewTwoSteps,
+    /// State word: a reader does not look for a writer.
+    ReaderIgnoresWriter,
+    /// State word: a writer does not look for readers.
+    WriterIgnoresReaders,
+    /// State word: a writer takes the word with a load and a store.
+    WriterTwoSteps,
+    /// State word: `freeze` does not look for a writer.
+    FreezeIgnoresWriter,
+    /// State word: a borrow ends without publishing what it did.
+    ReleaseRelaxed,
+    /// State word: `freeze` does not pass on what the last writer published.
+    FreezeRelaxed,
+    /// Keep-alive: closing looks at the word and sets the bit in two steps.
+    CloseTwoSteps,
+    /// Keep-alive: the last one out does not see what the others did.
+    LeaveRelaxed,
+}
+
+/// Is this wrong variant the one that runs?
+#[cfg(not(loom))]
+pub const fn is(_mutant: Mutant) -> bool {
+    false
+}
+
+/// The variable of the environment that chooses.
+#[cfg(loom)]
+pub const VARIABLE: &str = "TENSLAB_MUTANT";
+
+/// Is this wrong variant the one that runs?
+#[cfg(loom)]
+pub fn is(mutant: Mutant) -> bool {
+    static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    CHOSEN
+        .get_or_init(|| std::env::var(VARIABLE).ok())
+        .as_deref()
+        .is_some_and(|name| name == format!("{mutant:?}"))
+}

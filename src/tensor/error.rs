@@ -1,0 +1,142 @@
+use crate::memory::{AllocError, BorrowError, StorageId};
+use crate::types::{DType, Shape, Strides, TypeError};
+
+/// A tensor operation that cannot be done. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// A shape that is none.
+    #[error(transparent)]
+    Type(#[from] TypeError),
+    /// The storage could not be allocated.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// Somebody else is at the bytes, or they are frozen.
+    #[error(transparent)]
+    Borrow(#[from] BorrowError),
+    /// The dtype is reserved: no tensor of it can be made yet.
+    #[error("tensors of dtype {dtype} are not implemented")]
+    Unimplemented {
+        /// The reserved dtype.
+        dtype: DType,
+    },
+    /// More bytes than an `i64` counts.
+    #[error("{numel} elements of {dtype} are more than 2^63 - 1 bytes")]
+    SizeOverflow {
+        /// Elements of the shape.
+        numel: usize,
+        /// Their dtype.
+        dtype: DType,
+    },
+    /// The tensor would reach past the end of its storage.
+    #[error("{bytes} bytes at offset {offset} reach past the end of {storage}, which has {len}")]
+    OutOfBounds {
+        /// The storage asked for.
+        storage: StorageId,
+        /// Its bytes.
+        len: usize,
+        /// Where the tensor would begin.
+        offset: usize,
+        /// Bytes of the tensor.
+        bytes: usize,
+    },
+    /// There is no such dimension.
+    #[error("dimension {dim} of a tensor of rank {rank}")]
+    NoSuchDim {
+        /// The dimension asked for.
+        dim: usize,
+        /// How many there are.
+        rank: usize,
+    },
+    /// A range that is not inside its dimension.
+    #[error("range {start}..{end} of dimension {dim}, which has {size}")]
+    BadRange {
+        /// The dimension.
+        dim: usize,
+        /// First index.
+        start: usize,
+        /// One past the last.
+        end: usize,
+        /// Size of the dimension.
+        size: usize,
+    },
+    /// The elements are not packed in row-major order. Copy the tensor first.
+    #[error(
+        "shape {} with strides {} is not contiguous: copy it into a contiguous tensor first",
+        layout.0, layout.1
+    )]
+    NotContiguous {
+        /// Shape and strides of the tensor.
+        layout: Box<(Shape, Strides)>,
+    },
+    /// The number of elements would change.
+    #[error("{from} elements cannot take a shape of {to}")]
+    NumelMismatch {
+        /// Elements there are.
+        from: usize,
+        /// Elements of the new shape.
+        to: usize,
+    },
+    /// A view as a dtype of another width.
+    #[error("{from} cannot be viewed as {to}: the elements differ in width")]
+    WidthMismatch {
+        /// The tensor's dtype.
+        from: DType,
+        /// The dtype asked for.
+        to: DType,
+    },
+    /// The elements are of another dtype than asked for.
+    #[error("the tensor holds {found}, not {asked}")]
+    DTypeMismatch {
+        /// The dtype asked for.
+        asked: DType,
+        /// The tensor's dtype.
+        found: DType,
+    },
+    /// The shapes of two tensors differ where they may not.
+    #[error("shapes {} and {} differ", shapes.0, shapes.1)]
+    ShapeMismatch {
+        /// The two shapes.
+        shapes: Box<(Shape, Shape)>,
+    },
+    /// The first element is not at a multiple of its alignment.
+    #[error("the tensor begins {past} bytes past a multiple of {align}, as {dtype} needs it")]
+    Misaligned {
+        /// The tensor's dtype.
+        dtype: DType,
+        /// The alignment of its elements.
+        align: usize,
+        /// How far past a multiple of it the tensor begins.
+        past: usize,
+    },
+    /// Two tensors that are to be written together share bytes.
+    #[error("tensors {first} and {second} share bytes of {storage}")]
+    Overlap {
+        /// Their storage.
+        storage: StorageId,
+        /// Position of one of them.
+        first: usize,
+        /// Position of the other.
+        second: usize,
+    },
+    /// Tensors that are to be written together are of different storages.
+    #[error("tensor {position} is of {found}, the first one of {expected}")]
+    NotOneStorage {
+        /// Storage of the first tensor.
+        expected: StorageId,
+        /// The other storage.
+        found: StorageId,
+        /// Position of the tensor that is of the other.
+        position: usize,
+    },
+    /// There is no such conversion.
+    #[error(
+        "a cast from {from} to {to} is not supported: it goes between float32, float16 and bfloat16"
+    )]
+    UnsupportedCast {
+        /// The source's dtype.
+        from: DType,
+        /// The dtype asked for.
+        to: DType,
+    },
+}
