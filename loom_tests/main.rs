@@ -1,1 +1,21 @@
+//! Models of every protocol that threads share, explored by loom.
+//!
+//! ```text
+//!   cargo loom        RUSTFLAGS="--cfg loom", release, preemption bound 2
+//! ```
+//!
+//! One file for each protocol, and in it one test for each way it could go wrong. The
+//! models use the types of `src/` themselves. Each names the wrong code that makes it
+//! fail; `mutants.rs` runs that wrong code and sees it fail.
+//!
+//! loom sees atomics, locks and its own `UnsafeCell`, but no bytes in memory. So
+//! each model has a [`Gate`](harness::Gate), without which loom skips interleavings, and
+//! canaries that stand for the bytes.
 #![cfg(loom)]
+
+mod harness;
+mod keep_alive;
+mod mutants;
+mod slab;
+mod state;
+mod storage;

@@ -35,9 +35,28 @@ pub enum Mutant {
     LeaveRelaxed,
 }
 
+#[cfg(loom)]
+impl Mutant {
+    /// Every variant.
+    pub const ALL: [Mutant; 12] = [
+        Mutant::SlabStaleNext,
+        Mutant::SlabPushTwoSteps,
+        Mutant::LastViewRelaxed,
+        Mutant::LastViewTwoSteps,
+        Mutant::ReaderIgnoresWriter,
+        Mutant::WriterIgnoresReaders,
+        Mutant::WriterTwoSteps,
+        Mutant::FreezeIgnoresWriter,
+        Mutant::ReleaseRelaxed,
+        Mutant::FreezeRelaxed,
+        Mutant::CloseTwoSteps,
+        Mutant::LeaveRelaxed,
+    ];
+}
+
 /// Is this wrong variant the one that runs?
 #[cfg(not(loom))]
-pub const fn is(_mutant: Mutant) -> bool {
+pub(crate) const fn is(_mutant: Mutant) -> bool {
     false
 }
 
@@ -47,7 +66,7 @@ pub const VARIABLE: &str = "TENSLAB_MUTANT";
 
 /// Is this wrong variant the one that runs?
 #[cfg(loom)]
-pub fn is(mutant: Mutant) -> bool {
+pub(crate) fn is(mutant: Mutant) -> bool {
     static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     CHOSEN
         .get_or_init(|| std::env::var(VARIABLE).ok())

@@ -19,20 +19,13 @@ use crate::sync::{Ordering, fence};
 const CLOSED: usize = 1;
 const ONE: usize = 2;
 
-/// Counts users, and knows whether more may come.
-#[derive(Debug)]
+/// Counts users, and knows whether more may come. By default open, and nobody inside.
+#[derive(Debug, Default)]
 pub struct KeepAlive {
     word: AtomicUsize,
 }
 
 impl KeepAlive {
-    /// Open, nobody inside.
-    pub fn new() -> Self {
-        Self {
-            word: AtomicUsize::new(0),
-        }
-    }
-
     /// One more user.
     ///
     /// The caller is inside or holds the right to close, so the word is not final.

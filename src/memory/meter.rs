@@ -17,14 +17,14 @@ use crate::types::Device;
 /// let scratch = SharedAllocator::new(Arc::clone(&meter)).with_tag(Tag::Scratch);
 ///
 /// let buffer = scratch.allocate(1000, 64)?;
-/// let stats = meter.stats();
+/// let stats = meter.snapshot();
 /// assert_eq!(stats[Tag::Scratch].requested_bytes, 1000);
 /// assert_eq!(stats[Tag::Scratch].live_bytes, 4096);       // a whole block
 /// assert_eq!(stats[Tag::Kv].live_bytes, 0);
 ///
 /// drop(buffer);
-/// assert_eq!(meter.stats().total.live_bytes, 0);
-/// assert_eq!(meter.stats().total.peak_live_bytes, 4096);
+/// assert_eq!(meter.snapshot().total.live_bytes, 0);
+/// assert_eq!(meter.snapshot().total.peak_live_bytes, 4096);
 /// # Ok::<(), tenslab::memory::AllocError>(())
 /// ```
 ///
@@ -131,7 +131,7 @@ impl<A> Meter<A> {
 
     /// The numbers at this moment.
     #[must_use]
-    pub fn stats(&self) -> MeterStats {
+    pub fn snapshot(&self) -> MeterStats {
         MeterStats {
             total: self.total.read(),
             tags: std::array::from_fn(|tag| self.tags[tag].read()),

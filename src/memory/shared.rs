@@ -62,7 +62,7 @@ impl SharedAllocator {
     pub fn new(allocator: impl Allocator + 'static) -> Self {
         let core: Box<Core<dyn Allocator>> = Box::new(Core {
             handles: AtomicUsize::new(1),
-            life: KeepAlive::new(),
+            life: KeepAlive::default(),
             allocator,
         });
         Self {

@@ -41,22 +41,18 @@ pub enum Refusal {
     TooManyReaders(u32),
 }
 
-/// The borrow state of one storage.
-#[derive(Debug)]
+/// The borrow state of one storage. By default nobody reads and nobody writes.
+#[derive(Debug, Default)]
 pub struct StateWord {
     word: AtomicU32,
 }
 
 impl StateWord {
-    /// Nobody reads, nobody writes.
-    pub fn new() -> Self {
-        Self {
-            word: AtomicU32::new(0),
-        }
-    }
-
     /// Becomes a reader. `Ok(true)`: counted, [`end_read`](Self::end_read) is owed;
     /// `Ok(false)`: frozen, nothing is owed.
+    ///
+    /// # Errors
+    /// [`Refusal::Writing`] and [`Refusal::TooManyReaders`].
     pub fn read(&self) -> Result<bool, Refusal> {
         // Acquire: pairs with the Release of `end_write` and `freeze`, so the last
         // writer's bytes are seen.
@@ -92,6 +88,9 @@ impl StateWord {
     }
 
     /// Becomes the writer; [`end_write`](Self::end_write) is owed.
+    ///
+    /// # Errors
+    /// [`Refusal::Writing`], [`Refusal::Reading`] and [`Refusal::Frozen`].
     pub fn write(&self) -> Result<(), Refusal> {
         if mutant::is(Mutant::WriterTwoSteps) {
             if self.word.load(Ordering::Acquire) == 0 {
@@ -123,7 +122,10 @@ impl StateWord {
         self.word.fetch_and(!WRITER, release());
     }
 
-    /// Nobody writes any more, for ever. Refused only while somebody does.
+    /// Nobody writes any more, for ever. Readers may be there.
+    ///
+    /// # Errors
+    /// [`Refusal::Writing`].
     pub fn freeze(&self) -> Result<(), Refusal> {
         // Relaxed: the exchange below does the ordering.
         let mut word = self.word.load(Ordering::Relaxed);
@@ -182,7 +184,7 @@ mod tests {
 
     #[test]
     fn readers_counted_before_a_freeze_count_down_after_it() {
-        let state = StateWord::new();
+        let state = StateWord::default();
         assert_eq!(state.read(), Ok(true));
         assert_eq!(state.freeze(), Ok(()));
         assert_eq!(state.read(), Ok(false));

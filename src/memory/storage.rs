@@ -111,7 +111,7 @@ impl From<Buffer> for Storage {
         let slot = block.header();
         let header = Header {
             refs: AtomicU32::new(1),
-            state: StateWord::new(),
+            state: StateWord::default(),
             ptr: block.as_ptr(),
             len: block.len(),
             capacity: block.capacity(),

@@ -1,0 +1,86 @@
+//! Each wrong variant of the code makes the models that name it fail.
+
+use std::process::Command;
+
+use tenslab::internals::{Mutant, VARIABLE};
+
+/// The models that a variant has to fail.
+fn killers(mutant: Mutant) -> &'static [&'static str] {
+    match mutant {
+        Mutant::SlabStaleNext => &[
+            "slab::two_takers_get_two_blocks",
+            "slab::a_stale_next_is_never_installed",
+        ],
+        Mutant::SlabPushTwoSteps => &["slab::no_block_is_lost"],
+        Mutant::LastViewRelaxed => &["storage::the_last_view_gives_back"],
+        Mutant::LastViewTwoSteps => &[
+            "storage::the_last_view_gives_back",
+            "storage::a_clone_is_counted",
+            "slab::a_shared_block_comes_back_through_the_meter",
+        ],
+        Mutant::ReaderIgnoresWriter | Mutant::WriterIgnoresReaders => {
+            &["state::a_reader_and_a_writer_exclude_each_other"]
+        }
+        Mutant::ReleaseRelaxed => &[
+            "state::a_reader_and_a_writer_exclude_each_other",
+            "state::writers_exclude_each_other",
+        ],
+        Mutant::WriterTwoSteps => &["state::writers_exclude_each_other"],
+        Mutant::FreezeIgnoresWriter => &["state::frozen_bytes_are_never_written"],
+        Mutant::FreezeRelaxed => &["state::freezing_publishes_the_bytes"],
+        Mutant::CloseTwoSteps => {
+            &["keep_alive::either_the_last_buffer_or_the_last_handle_destroys"]
+        }
+        Mutant::LeaveRelaxed => &[
+            "keep_alive::either_the_last_buffer_or_the_last_handle_destroys",
+            "keep_alive::the_last_of_two_buffers_destroys",
+        ],
+    }
+}
+
+/// Runs one model in a process of its own (loom aborts on some failures).
+/// Returns whether it passed, and what it printed.
+fn run(model: &str, mutant: Option<Mutant>) -> (bool, String) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", model, "--nocapture"]);
+    command.env_remove(VARIABLE);
+    if let Some(mutant) = mutant {
+        command.env(VARIABLE, format!("{mutant:?}"));
+    }
+    let output = command.output().unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    assert!(
+        printed.contains("running 1 test"),
+        "no model {model}: {printed}"
+    );
+    (output.status.success(), printed)
+}
+
+#[test]
+fn every_mutant_dies() {
+    for mutant in Mutant::ALL {
+        for model in killers(mutant) {
+            let (passed, printed) = run(model, Some(mutant));
+            assert!(!passed, "{mutant:?} survived {model}:\n{printed}");
+            let why = printed
+                .lines()
+                .find(|line| {
+                    line.contains("ausality")
+                        || line.contains("assertion")
+                        || line.contains("panicked")
+                })
+                .unwrap_or("aborted");
+            println!("{mutant:?} died in {model}: {why}");
+        }
+    }
+}
+
+/// What dies above dies of the mutant and not of the harness.
+#[test]
+fn the_same_models_pass_without_one() {
+    for model in Mutant::ALL.into_iter().flat_map(killers) {
+        let (passed, printed) = run(model, None);
+        assert!(passed, "{model}:\n{printed}");
+    }
+}
