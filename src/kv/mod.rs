@@ -1,0 +1,90 @@
+//! The paged KV cache: keys and values of many sequences in blocks of one region.
+//!
+//! ```text
+//!  region     | block 0 | block 1 | block 2 | block 3 | block 4 | block 5 |
+//!                  ^         ^                   ^         ^
+//!  tables     A: [ 3, 0 ] ---+--- B: [ 1, 4 ]    |         |
+//!                  |  +- tokens 16..32 of A      |         |
+//!                  +---- tokens  0..16 of A -----+         +- tokens 16..20 of B
+//!
+//!  free       5, 2        (under the cache's one lock)
+//!
+//!  a block    | layer 0: keys | values | layer 1: keys | values | ... | pad |
+//!  a plane    [head][slot][dim]   the tokens of one head are contiguous
+//! ```
+//!
+//! A [`KvCache`] takes one region from any [`SharedAllocator`] and cuts it into
+//! equal blocks, which hold [`KvSpec::block_tokens`] tokens of *all* layers. A
+//! [`Sequence`] has a table of block numbers, in token order; where those blocks
+//! lie is of no meaning. So no memory is lost to fragmentation: as long as any
+//! block is free, any sequence can grow.
+//!
+//! # Life of a token
+//!
+//! ```text
+//!  cache.acquire(prompt, ..)     takes blocks for the prompt, all or none
+//!    seq.append(&ids)            a Step: slots for the new tokens, none readable
+//!      step.layer_mut(l)         one layer's new slots, to write
+//!        .write(&k, &v)            or runs(), for kernels that write in place
+//!      step.keys(l, block)       that layer, with the new slots in it
+//!      step.commit()             every layer was written: the tokens are there
+//!      drop(step)                or they are not, and the blocks it took go back
+//!    seq.keys(l, block)          committed tokens only
+//!  drop(seq)                     its blocks go back, the last one first
+//! ```
+//!
+//! # Who may write
+//!
+//! The types say it, so that no call checks it while tokens are made:
+//!
+//! - A block is in at most one table, so only one [`Sequence`] reaches its bytes.
+//!   It owns its cache's handle, so a block number never meets another cache.
+//! - A [`Step`] borrows its sequence mutably: while one lives, there is no other
+//!   step, and nobody reads the sequence but through the step.
+//! - Writing needs `&mut Step`, reading `&Step` or `&Sequence`: no slice that was
+//!   lent for reading is ever written.
+//! - A step only writes slots behind the committed tokens. A layer is written when
+//!   [`write`](LayerMut::write) returned `Ok`, or [`runs`](LayerMut::runs) lent its
+//!   last piece. It may be written again in the same step: the last one counts.
+//! - A step reads a layer only after it wrote it ([`KvError::LayerNotWritten`]
+//!   before that); [`Step::committed`] lends the tokens from before the step.
+//! - [`Step::commit`] needs every layer; otherwise it names those that are missing
+//!   and rolls back. A step that is leaked with [`std::mem::forget`] commits nothing:
+//!   its blocks stay reserved for the sequence.
+//!
+//! Sequences are [`Send`], and different ones may be used from different threads at
+//! the same time. A [`Step`] is [`Sync`]: the threads of an attention kernel may all
+//! read it.
+//!
+//! # What it costs
+//!
+//! All metadata is allocated when the cache is made: acquire, append, write, read,
+//! commit and drop make no heap block. They take the cache's one lock only to move
+//! blocks and to count tokens; payload is never touched under it. A read is a few
+//! comparisons and an offset: no lock, no atomic write.
+//!
+//! Checked by `tests/kv.rs` (the rules above), `tests/kv_model.rs` (random operations
+//! against a model, byte for byte) and `tests/kv_heap.rs` (no heap blocks).
+//!
+//! [`SharedAllocator`]: crate::memory::SharedAllocator
+
+mod cache;
+mod error;
+mod layers;
+mod layout;
+mod ledger;
+mod plane;
+mod sequence;
+mod spec;
+mod step;
+mod write;
+
+pub use cache::{KvCache, KvLimits, KvStats};
+pub use error::KvError;
+pub use layers::LayerSet;
+pub use layout::{BLOCK_ALIGN, Layout, Part};
+pub use plane::Plane;
+pub use sequence::{BlockId, Namespace, Sequence};
+pub use spec::{GroupId, KvDims, KvSpec, MAX_BLOCK_TOKENS, MAX_LAYERS, ScalePlane};
+pub use step::Step;
+pub use write::{LayerMut, Run, Runs};
