@@ -1,3 +1,4 @@
+use crate::kv::KvError;
 use crate::memory::{AllocError, BorrowError};
 use crate::tensor::TensorError;
 use crate::types::TypeError;
@@ -21,4 +22,7 @@ pub enum Error {
     /// A tensor operation that cannot be done.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// A call on the KV cache that cannot be done.
+    #[error(transparent)]
+    Kv(#[from] KvError),
 }

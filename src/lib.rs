@@ -47,6 +47,7 @@
 //! use is counted with dhat, and pools poison what they hold under AddressSanitizer.
 
 mod error;
+pub mod kv;
 pub mod memory;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
 mod mutant;
@@ -55,6 +56,7 @@ pub mod tensor;
 pub mod types;
 
 pub use self::error::Error;
+pub use self::kv::{KvCache, KvDims, KvError, KvLimits, KvSpec};
 pub use self::memory::{Allocator, Buffer, CpuAllocator, SharedAllocator, SlabAllocator, Storage};
 pub use self::tensor::{Tensor, ops};
 pub use self::types::{Bool8, DType, Device, Element, Shape, Strides, bf16, f16};

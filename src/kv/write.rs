@@ -80,7 +80,7 @@ impl<'s> LayerMut<'s> {
     ///
     /// # Errors
     /// [`KvError::DTypeMismatch`] if `T` is not the cache's dtype.
-    pub fn runs<T: Element>(&mut self) -> Result<Runs<'_, T>, KvError> {
+    pub fn runs<T: Element>(self) -> Result<Runs<'s, T>, KvError> {
         let spec = &self.sequence.shared().spec;
         if T::DTYPE != spec.dtype() {
             return Err(KvError::DTypeMismatch {
@@ -130,7 +130,11 @@ impl<'s> LayerMut<'s> {
         values: &[S],
         store: impl Fn(&[S], &mut [T]),
     ) -> Result<(), KvError> {
-        for run in self.runs::<T>()? {
+        let again = LayerMut {
+            written: &mut *self.written,
+            ..*self
+        };
+        for run in again.runs::<T>()? {
             let from = match run.part {
                 Part::Keys => keys,
                 Part::Values => values,

@@ -1,0 +1,168 @@
+//! The KV cache through its public API.
+//!
+//! `spec`: sizes and offsets. `lifecycle`: acquire, append, commit, roll back, drop,
+//! and what happens when something runs out. `contents`: what is written is what is
+//! read, in every layout and dtype, where it lies. `threads`: several sequences at
+//! once. `model`: random operations against a model, byte for byte.
+#![cfg(not(loom))]
+
+mod contents;
+mod lifecycle;
+mod model;
+mod spec;
+mod threads;
+
+use std::fmt::Debug;
+
+use tenslab::kv::{KvCache, KvDims, KvError, KvLimits, KvSpec, Namespace, Part, Sequence};
+use tenslab::types::half::{bf16_from_f32, f16_from_f32};
+use tenslab::{DType, Element, bf16, f16, memory};
+
+/// Sizes that are all different, and odd, so that a mixed-up stride shows.
+const DIMS: KvDims = KvDims {
+    layers: 3,
+    kv_heads: 2,
+    key_dim: 5,
+    value_dim: 3,
+    block_tokens: 4,
+};
+
+fn limits(blocks: usize, max_sequences: usize, max_blocks_per_sequence: usize) -> KvLimits {
+    KvLimits {
+        blocks,
+        max_sequences,
+        max_blocks_per_sequence,
+    }
+}
+
+/// A float32 cache of [`DIMS`] with room in the tables for every block.
+fn small_cache(blocks: usize, max_sequences: usize) -> KvCache {
+    let spec = KvSpec::new(DIMS, DType::F32).unwrap();
+    KvCache::new(spec, limits(blocks, max_sequences, blocks), memory::cpu()).unwrap()
+}
+
+/// A sequence with blocks for `tokens` tokens.
+fn acquire(cache: &KvCache, tokens: usize) -> Result<Sequence, KvError> {
+    cache.acquire(&vec![0; tokens], &Namespace::default(), 0, None)
+}
+
+/// An element type of a cache, with a way to make one and to look at its bits.
+trait Number: Element + Debug {
+    fn of(value: f32) -> Self;
+    fn bits(self) -> u32;
+}
+
+impl Number for f32 {
+    fn of(value: f32) -> Self {
+        value
+    }
+    fn bits(self) -> u32 {
+        self.to_bits()
+    }
+}
+
+impl Number for f16 {
+    fn of(value: f32) -> Self {
+        f16_from_f32(value)
+    }
+    fn bits(self) -> u32 {
+        self.to_bits().into()
+    }
+}
+
+impl Number for bf16 {
+    fn of(value: f32) -> Self {
+        bf16_from_f32(value)
+    }
+    fn bits(self) -> u32 {
+        self.to_bits().into()
+    }
+}
+
+/// The element that token `salt` has at that place: an integer that all three dtypes
+/// hold exactly.
+fn element(salt: u64, layer: usize, part: Part, head: usize, dim: usize) -> f32 {
+    let place = ((layer * 2 + usize::from(part == Part::Values)) * 64 + head) * 512 + dim;
+    let mixed = (salt << 20 ^ place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let small = i16::from((mixed >> 56) as u8) - 128;
+    f32::from(small)
+}
+
+/// Token-major `[tokens, heads, dim]` of one layer's new tokens.
+fn rows<T: Number>(spec: &KvSpec, salts: &[u64], layer: usize, part: Part) -> Vec<T> {
+    let dims = match part {
+        Part::Keys => spec.key_dim(),
+        Part::Values => spec.value_dim(),
+    };
+    let mut rows = Vec::new();
+    for &salt in salts {
+        for head in 0..spec.kv_heads() {
+            rows.extend((0..dims).map(|dim| T::of(element(salt, layer, part, head, dim))));
+        }
+    }
+    rows
+}
+
+/// Appends and commits tokens with these salts.
+fn append<T: Number>(sequence: &mut Sequence, salts: &[u64]) -> Result<(), KvError> {
+    let spec = *sequence.cache().spec();
+    let mut step = sequence.append(&vec![0; salts.len()])?;
+    for layer in 0..spec.layers() {
+        let (keys, values) = (
+            rows::<T>(&spec, salts, layer, Part::Keys),
+            rows::<T>(&spec, salts, layer, Part::Values),
+        );
+        step.layer_mut(layer)?.write(&keys, &values)?;
+    }
+    step.commit()
+}
+
+/// Reads every committed element of the sequence and compares bits; every row must lie
+/// in the cache's region.
+#[track_caller]
+fn assert_holds<T: Number>(sequence: &Sequence, salts: &[u64]) {
+    let spec = *sequence.cache().spec();
+    assert_eq!(sequence.len(), salts.len());
+    assert_eq!(sequence.block_count(), spec.blocks_for(salts.len()));
+    for (block, salts) in salts.chunks(spec.block_tokens()).enumerate() {
+        assert_eq!(sequence.block_filled(block), salts.len());
+        for layer in 0..spec.layers() {
+            for part in [Part::Keys, Part::Values] {
+                let plane = match part {
+                    Part::Keys => sequence.keys::<T>(layer, block).unwrap(),
+                    Part::Values => sequence.values::<T>(layer, block).unwrap(),
+                };
+                assert_eq!(plane.tokens(), salts.len());
+                for (token, &salt) in salts.iter().enumerate() {
+                    for head in 0..spec.kv_heads() {
+                        let row = plane.row(head, token).unwrap();
+                        assert_inside(sequence.cache(), row);
+                        for (dim, &found) in row.iter().enumerate() {
+                            let expected = T::of(element(salt, layer, part, head, dim));
+                            assert_eq!(
+                                found.bits(),
+                                expected.bits(),
+                                "layer {layer} {part} block {block} token {token} head {head} \
+                                 dim {dim}: {found:?} for {expected:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn assert_inside<T>(cache: &KvCache, slice: &[T]) {
+    let (region, slice) = (cache.region(), slice.as_ptr_range());
+    assert!(
+        region.start <= slice.start.cast() && slice.end.cast() <= region.end,
+        "{slice:?} is not in {region:?}"
+    );
+}
+
+/// Salts `from..from + count`.
+fn salts(from: u64, count: usize) -> Vec<u64> {
+    (from..).take(count).collect()
+}

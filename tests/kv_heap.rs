@@ -1,0 +1,145 @@
+//! The KV cache makes no heap block after it was made: counted, not claimed.
+//!
+//! A binary of its own, for it replaces the global allocator with one that counts the
+//! calls of the current thread.
+#![cfg(not(loom))]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+
+use tenslab::kv::{KvCache, KvDims, KvError, KvLimits, KvSpec, Namespace, Sequence};
+use tenslab::{DType, bf16, memory};
+
+thread_local! {
+    static HEAP_BLOCKS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+fn count() {
+    // A thread that is ending has no counter any more, and no test that looks at it.
+    let _ = HEAP_BLOCKS.try_with(|blocks| blocks.set(blocks.get() + 1));
+}
+
+// SAFETY: every call goes to `System` unchanged; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+/// Heap blocks that `work` makes on this thread.
+fn heap_blocks<T>(work: impl FnOnce() -> T) -> (usize, T) {
+    let before = HEAP_BLOCKS.get();
+    let result = work();
+    (HEAP_BLOCKS.get() - before, result)
+}
+
+const DIMS: KvDims = KvDims {
+    layers: 4,
+    kv_heads: 2,
+    key_dim: 16,
+    value_dim: 16,
+    block_tokens: 4,
+};
+
+fn cache(dtype: DType) -> KvCache {
+    let limits = KvLimits {
+        blocks: 16,
+        max_sequences: 4,
+        max_blocks_per_sequence: 8,
+    };
+    KvCache::new(KvSpec::new(DIMS, dtype).unwrap(), limits, memory::cpu()).unwrap()
+}
+
+/// A step of `tokens` tokens over all layers, from f32 and in place, with reads.
+fn step(
+    sequence: &mut Sequence,
+    tokens: usize,
+    rows: &[f32],
+    visit: &mut impl FnMut(),
+) -> Result<f32, KvError> {
+    let mut sum = 0.0;
+    let mut step = sequence.append(&[0; 8][..tokens])?;
+    for layer in 0..DIMS.layers {
+        let rows = &rows[..tokens * 32];
+        step.layer_mut(layer)?.write(rows, rows)?;
+        for run in step.layer_mut(layer)?.runs::<bf16>()? {
+            run.data.fill(bf16::ONE);
+        }
+        for block in 0..step.block_count() {
+            for head in 0..DIMS.kv_heads {
+                let keys = step.keys_head::<bf16>(layer, block, head)?;
+                let values = step.values::<bf16>(layer, block)?.head(head)?;
+                sum += f32::from(keys[0]) + f32::from(values[0]);
+            }
+        }
+        visit();
+    }
+    step.commit()?;
+    Ok(sum)
+}
+
+/// All that a request does, from acquire to drop.
+fn request(cache: &KvCache, rows: &[f32], mut visit: impl FnMut()) -> Result<f32, KvError> {
+    let mut sequence = cache.acquire(&[1, 2, 3], &Namespace::default(), 2, None)?;
+    let mut sum = 0.0;
+    for tokens in [3, 1, 1, 8, 1] {
+        sum += step(&mut sequence, tokens, rows, &mut visit)?;
+        drop(sequence.append(&[0; 8])?);
+    }
+    // Errors are values too.
+    assert!(sequence.append(&[0; 64]).is_err());
+    assert!(sequence.append(&[0; 1])?.commit().is_err());
+    assert!(
+        cache
+            .acquire(&[0; 64], &Namespace::default(), 0, None)
+            .is_err()
+    );
+    let other = cache.clone();
+    Ok(sum + other.stats().tokens as f32)
+}
+
+#[test]
+fn a_request_makes_no_heap_block() {
+    let cache = cache(DType::BF16);
+    let rows = vec![1.0; 8 * 32];
+    let (blocks, sum) = heap_blocks(|| request(&cache, &rows, || ()));
+    // 4 layers x (1 + 1 + 2 + 4 + 4 blocks) x 2 heads x (1 + 1), and 14 tokens.
+    assert_eq!(sum.unwrap(), (4 * 12 * 2 * 2 + 14) as f32);
+    assert_eq!(blocks, 0);
+    cache.check().unwrap();
+}
+
+#[test]
+fn a_planted_heap_block_is_seen() {
+    let cache = cache(DType::BF16);
+    let rows = vec![1.0; 8 * 32];
+    let (blocks, sum) = heap_blocks(|| request(&cache, &rows, || drop(black_box(Box::new(7_u8)))));
+    sum.unwrap();
+    // One for each layer of each of the five steps.
+    assert_eq!(blocks, 5 * 4);
+}
