@@ -3,6 +3,7 @@
 //! A binary of its own, for it replaces the global allocator with one that counts the
 //! calls of the current thread.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -52,6 +52,46 @@
 //!   and rolls back. A step that is leaked with [`std::mem::forget`] commits nothing:
 //!   its blocks stay reserved for the sequence.
 //!
+//! Reading the sequence while a step writes it, keeping a slice across an append, or
+//! holding two layers' slots at one time does not compile:
+//!
+//! ```compile_fail,E0502
+//! # use tenslab::kv::{KvError, Sequence};
+//! fn read_beside_a_step(seq: &mut Sequence) -> Result<(), KvError> {
+//!     let step = seq.append(&[1])?;
+//!     let _ = seq.keys::<f32>(0, 0)?;     // `seq` is borrowed by `step`
+//!     step.commit()
+//! }
+//! ```
+//!
+//! ```compile_fail,E0502
+//! # use tenslab::kv::{KvError, Sequence};
+//! fn keep_a_slice(seq: &mut Sequence) -> Result<f32, KvError> {
+//!     let old = seq.keys_head::<f32>(0, 0, 0)?;
+//!     seq.append(&[1])?.commit()?;        // `old` is still used below
+//!     Ok(old[0])
+//! }
+//! ```
+//!
+//! ```compile_fail,E0499
+//! # use tenslab::kv::{KvError, Step};
+//! fn two_layers(step: &mut Step<'_>) -> Result<(), KvError> {
+//!     let mut first = step.layer_mut(0)?;
+//!     let mut second = step.layer_mut(1)?;
+//!     first.write(&[1.0_f32], &[1.0])?;
+//!     second.write(&[1.0_f32], &[1.0])
+//! }
+//! ```
+//!
+//! ```compile_fail,E0502
+//! # use tenslab::kv::{KvError, Step};
+//! fn read_while_pieces_live(step: &mut Step<'_>) -> Result<usize, KvError> {
+//!     let pieces = step.layer_mut(0)?.runs::<f32>()?;
+//!     let _ = step.keys::<f32>(0, 0)?;    // `pieces` would alias it
+//!     Ok(pieces.count())
+//! }
+//! ```
+//!
 //! Sequences are [`Send`], and different ones may be used from different threads at
 //! the same time. A [`Step`] is [`Sync`]: the threads of an attention kernel may all
 //! read it.
@@ -60,11 +100,11 @@
 //!
 //! All metadata is allocated when the cache is made: acquire, append, write, read,
 //! commit and drop make no heap block. They take the cache's one lock only to move
-//! blocks and to count tokens; payload is never touched under it. A read is a few
+//! blocks and, in a commit, to count tokens; payload is never touched under it. A read is a few
 //! comparisons and an offset: no lock, no atomic write.
 //!
-//! Checked by `tests/kv.rs` (the rules above), `tests/kv_model.rs` (random operations
-//! against a model, byte for byte) and `tests/kv_heap.rs` (no heap blocks).
+//! Checked by `tests/kv` (the rules above, threads, and random operations against a model,
+//! byte for byte) and `tests/kv_heap.rs` (no heap blocks).
 //!
 //! [`SharedAllocator`]: crate::memory::SharedAllocator
 

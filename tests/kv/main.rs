@@ -5,6 +5,7 @@
 //! read, in every layout and dtype, where it lies. `threads`: several sequences at
 //! once. `model`: random operations against a model, byte for byte.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 mod contents;
 mod lifecycle;

@@ -164,7 +164,7 @@ impl Lab {
         };
         assert_eq!(step.start(), twin.salts.len());
         // Layers are not written in order, and not all of them unless it is to be committed.
-        let skip = (self.next_salt as usize) % spec.layers();
+        let skip = new.len() % spec.layers();
         for layer in (0..spec.layers()).rev() {
             if matches!(end, End::RollBack | End::Missing) && layer == skip {
                 continue;
