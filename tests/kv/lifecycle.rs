@@ -397,7 +397,7 @@ fn the_region_goes_back_once_when_the_last_sequence_is_gone() {
     let spec = KvSpec::new(DIMS, DType::F32).unwrap();
     let cache = KvCache::new(spec, limits(8, 2, 8), &allocator).unwrap();
     drop(allocator);
-    let kv = || Meter::stats(&meter)[Tag::Kv];
+    let kv = || meter.snapshot()[Tag::Kv];
     assert_eq!(
         (kv().allocations, kv().requested_bytes),
         (1, cache.stats().reserved_bytes)
@@ -414,7 +414,7 @@ fn the_region_goes_back_once_when_the_last_sequence_is_gone() {
     assert_eq!(kv().allocations, 1);
     drop(first);
     assert_eq!((kv().allocations, kv().live_bytes), (0, 0));
-    assert_eq!(Meter::stats(&meter).total.allocations, 0);
+    assert_eq!(meter.snapshot().total.allocations, 0);
 }
 
 #[test]
