@@ -1,6 +1,8 @@
 use std::fmt;
 use std::ops::Range;
+use std::ptr::NonNull;
 
+use crate::memory::poison::{poison, unpoison};
 use crate::memory::{Buffer, SharedAllocator, Tag};
 use crate::sync::{Arc, Mutex};
 
@@ -84,7 +86,7 @@ pub(super) struct Shared {
     /// it may exist.
     region: Buffer,
     pub(super) rows: TableRows,
-    pub(super) ledger: Mutex<Ledger>,
+    ledger: Mutex<Ledger>,
 }
 
 impl KvCache {
@@ -135,14 +137,16 @@ impl KvCache {
         let region = allocator
             .with_tag(Tag::Kv)
             .allocate(region_bytes, BLOCK_ALIGN)?;
-        Ok(Self(Arc::new(Shared {
+        let shared = Shared {
             spec,
             limits,
             max_tokens,
             region,
             rows,
             ledger,
-        })))
+        };
+        shared.mark_region(poison);
+        Ok(Self(Arc::new(shared)))
     }
 
     /// What a block holds.
@@ -192,7 +196,7 @@ impl KvCache {
         let _ = (namespace, max_hit);
         let wanted = tokens.len().saturating_add(reserve);
         let blocks = self.0.table_blocks(wanted)?;
-        let slot = self.0.ledger.lock().open(blocks, &self.0.rows)?;
+        let slot = self.0.open(blocks)?;
         Ok(Sequence::new(self.clone(), slot, blocks))
     }
 
@@ -250,6 +254,63 @@ impl Shared {
         u32::try_from(self.spec.blocks_for(tokens)).map_err(|_| too_long)
     }
 
+    /// A slot whose table holds `blocks` blocks; all or nothing.
+    fn open(&self, blocks: u32) -> Result<u32, KvError> {
+        let slot = self.ledger.lock().open(blocks, &self.rows)?;
+        self.mark_blocks(slot, 0..blocks, unpoison);
+        Ok(slot)
+    }
+
+    /// Adds `more` blocks to the slot's table of `held`; all or nothing.
+    pub(super) fn take(&self, slot: u32, held: u32, more: u32) -> Result<(), KvError> {
+        self.ledger.lock().take(slot, more, &self.rows)?;
+        self.mark_blocks(slot, held..held + more, unpoison);
+        Ok(())
+    }
+
+    /// Gives back the blocks `keep..held` of the slot's table, the last one first.
+    pub(super) fn give_back_tail(&self, slot: u32, held: u32, keep: u32) {
+        self.mark_blocks(slot, keep..held, poison);
+        self.ledger.lock().give_back_tail(slot, keep, &self.rows);
+    }
+
+    /// Counts `tokens` more tokens of the slot as committed.
+    pub(super) fn commit(&self, slot: u32, tokens: usize) {
+        self.ledger.lock().commit(slot, tokens);
+    }
+
+    /// Ends the slot's sequence, whose table holds `held` blocks.
+    pub(super) fn close(&self, slot: u32, held: u32) {
+        self.mark_blocks(slot, 0..held, poison);
+        self.ledger.lock().close(slot, &self.rows);
+    }
+
+    /// For AddressSanitizer, to which the region is one live allocation: the bytes of a
+    /// free block are nobody's. Nothing in every other build.
+    ///
+    /// To be called by the one who holds those blocks, so outside the lock.
+    fn mark_blocks(&self, slot: u32, entries: Range<u32>, mark: unsafe fn(NonNull<u8>, usize)) {
+        if !cfg!(tenslab_asan) {
+            return;
+        }
+        for entry in entries {
+            let block = self.rows.get(slot, entry as usize);
+            if let Some(start) = NonNull::new(self.plane_ptr(block, 0, Part::Keys)) {
+                // SAFETY: the block's bytes are mapped, and between its giving back (behind a
+                // poisoning) and its next taking (in front of an unpoisoning) nobody uses them.
+                unsafe { mark(start, self.spec.block_bytes()) };
+            }
+        }
+    }
+
+    /// The same for all blocks at one time: when there is no sequence.
+    fn mark_region(&self, mark: unsafe fn(NonNull<u8>, usize)) {
+        if let Some(start) = NonNull::new(self.region.as_ptr()) {
+            // SAFETY: the region is mapped, and without a sequence nobody uses a block.
+            unsafe { mark(start, self.region.len()) };
+        }
+    }
+
     /// The address of one plane. Pure arithmetic: what may be done with it is the
     /// caller's to argue.
     #[inline]
@@ -263,6 +324,14 @@ impl Shared {
         let offset =
             block * self.spec.block_bytes() + self.spec.block_layout().plane_offset(layer, part);
         self.region.as_ptr().wrapping_add(offset)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Every sequence holds a handle, so there is none any more. The region goes back to
+        // its allocator as it came.
+        self.mark_region(unpoison);
     }
 }
 

@@ -130,8 +130,7 @@ impl Sequence {
         let blocks = self.shared().table_blocks(wanted)?;
         let held_before = self.held;
         if let Some(more) = blocks.checked_sub(held_before).filter(|&more| more > 0) {
-            let shared = self.cache.shared();
-            shared.ledger.lock().take(self.slot, more, &shared.rows)?;
+            self.shared().take(self.slot, held_before, more)?;
             self.held = blocks;
         }
         Ok(Step::new(self, tokens.len(), held_before))
@@ -253,17 +252,13 @@ impl Sequence {
     /// Makes the `tokens` slots behind the committed ones committed.
     pub(super) fn commit(&mut self, tokens: usize) {
         self.len += tokens;
-        self.cache.shared().ledger.lock().commit(self.slot, tokens);
+        self.shared().commit(self.slot, tokens);
     }
 
     /// Gives back the blocks behind the first `keep`, if there are any.
     pub(super) fn give_back_tail(&mut self, keep: u32) {
         if self.held > keep {
-            let shared = self.cache.shared();
-            shared
-                .ledger
-                .lock()
-                .give_back_tail(self.slot, keep, &shared.rows);
+            self.shared().give_back_tail(self.slot, self.held, keep);
             self.held = keep;
         }
     }
@@ -279,8 +274,7 @@ pub(super) fn filled(len: usize, block: usize, block_tokens: usize) -> usize {
 
 impl Drop for Sequence {
     fn drop(&mut self) {
-        let shared = self.cache.shared();
-        shared.ledger.lock().close(self.slot, &shared.rows);
+        self.shared().close(self.slot, self.held);
     }
 }
 

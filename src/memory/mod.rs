@@ -25,7 +25,7 @@ mod error;
 mod keep_alive;
 mod meter;
 mod pages;
-mod poison;
+pub(crate) mod poison;
 mod shared;
 mod slab;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]

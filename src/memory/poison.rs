@@ -21,7 +21,7 @@ mod asan {
 ///
 /// # Safety
 /// The bytes are mapped, and nobody uses them until they are [`unpoison`]ed.
-pub(super) unsafe fn poison(start: NonNull<u8>, bytes: usize) {
+pub(crate) unsafe fn poison(start: NonNull<u8>, bytes: usize) {
     #[cfg(tenslab_asan)]
     // SAFETY: the runtime only marks its shadow of mapped bytes (the caller's promise).
     unsafe {
@@ -34,7 +34,7 @@ pub(super) unsafe fn poison(start: NonNull<u8>, bytes: usize) {
 ///
 /// # Safety
 /// The bytes are mapped.
-pub(super) unsafe fn unpoison(start: NonNull<u8>, bytes: usize) {
+pub(crate) unsafe fn unpoison(start: NonNull<u8>, bytes: usize) {
     #[cfg(tenslab_asan)]
     // SAFETY: the runtime only marks its shadow of mapped bytes (the caller's promise).
     unsafe {

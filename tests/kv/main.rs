@@ -7,6 +7,8 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
+#[cfg(tenslab_asan)]
+mod asan;
 mod contents;
 mod lifecycle;
 mod model;
