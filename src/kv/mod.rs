@@ -2,12 +2,10 @@
 //!
 //! ```text
 //!  region     | block 0 | block 1 | block 2 | block 3 | block 4 | block 5 |
-//!                  ^         ^                   ^         ^
-//!  tables     A: [ 3, 0 ] ---+--- B: [ 1, 4 ]    |         |
-//!                  |  +- tokens 16..32 of A      |         |
-//!                  +---- tokens  0..16 of A -----+         +- tokens 16..20 of B
+//!               A 16..32  B  0..16  free      A  0..16  B 16..20  free
 //!
-//!  free       5, 2        (under the cache's one lock)
+//!  tables     A: [ 3, 0 ]    B: [ 1, 4 ]     each written by its own sequence only
+//!  free       2, 5                           under the cache's one lock
 //!
 //!  a block    | layer 0: keys | values | layer 1: keys | values | ... | pad |
 //!  a plane    [head][slot][dim]   the tokens of one head are contiguous
@@ -100,11 +98,12 @@
 //!
 //! All metadata is allocated when the cache is made: acquire, append, write, read,
 //! commit and drop make no heap block. They take the cache's one lock only to move
-//! blocks and, in a commit, to count tokens; payload is never touched under it. A read is a few
-//! comparisons and an offset: no lock, no atomic write.
+//! blocks and, in a commit, to count tokens; payload is never touched under it. A read
+//! is a few comparisons and an offset: no lock, no atomic write.
 //!
-//! Checked by `tests/kv` (the rules above, threads, and random operations against a model,
-//! byte for byte) and `tests/kv_heap.rs` (no heap blocks).
+//! Checked by `tests/kv` (the rules above, threads, and random operations against a
+//! model, byte for byte; under AddressSanitizer free blocks are poisoned) and
+//! `tests/kv_heap.rs` (no heap blocks).
 //!
 //! [`SharedAllocator`]: crate::memory::SharedAllocator
 
