@@ -11,7 +11,7 @@ use tenslab::memory::{AllocError, Allocator, Block, Request};
 /// Explores every interleaving of `body` up to the preemption bound.
 ///
 /// Fails where there was only one: such a model saw nothing that threads share.
-pub fn model(body: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn model(body: impl Fn() + Send + Sync + 'static) {
     let executions = std::sync::Arc::new(Plain::new(0));
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(2));
@@ -35,32 +35,32 @@ pub fn model(body: impl Fn() + Send + Sync + 'static) {
 ///
 /// loom drops interleavings of a thread whose first step is an atomic load
 /// (tokio-rs/loom#166); an addition that all of them make brings those back.
-pub struct Gate(AtomicUsize);
+pub(crate) struct Gate(AtomicUsize);
 
 impl Gate {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(AtomicUsize::new(0))
     }
 
-    pub fn pass(&self) {
+    pub(crate) fn pass(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Stands for bytes: loom reports two accesses that nothing orders.
-pub struct Canary(UnsafeCell<u32>);
+pub(crate) struct Canary(UnsafeCell<u32>);
 
 impl Canary {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(UnsafeCell::new(0))
     }
 
-    pub fn read(&self) -> u32 {
+    pub(crate) fn read(&self) -> u32 {
         // SAFETY: a live cell; loom fails the model where somebody writes it meanwhile.
         self.0.with(|value| unsafe { *value })
     }
 
-    pub fn write(&self, new: u32) {
+    pub(crate) fn write(&self, new: u32) {
         // SAFETY: a live cell; loom fails the model where somebody else is at it.
         self.0.with_mut(|value| unsafe { *value = new });
     }
@@ -68,17 +68,17 @@ impl Canary {
 
 /// An allocator of one block (and any number of empty ones), which tells what became
 /// of it.
-pub struct Lab {
-    pub fate: Arc<Fate>,
+pub(crate) struct Lab {
+    pub(crate) fate: Arc<Fate>,
     memory: NonNull<u8>,
 }
 
 /// What became of a [`Lab`] and its block, and canaries for two users of each.
-pub struct Fate {
+pub(crate) struct Fate {
     /// Used through views of the block: over when the block is back.
-    pub block: [Canary; 2],
+    pub(crate) block: [Canary; 2],
     /// Used through buffers and handles: over when the allocator is destroyed.
-    pub allocator: [Canary; 2],
+    pub(crate) allocator: [Canary; 2],
     pub gate: Gate,
     released: Plain,
     destroyed: Plain,
@@ -87,7 +87,7 @@ pub struct Fate {
 const BYTES: usize = 64;
 
 impl Fate {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             block: [Canary::new(), Canary::new()],
             allocator: [Canary::new(), Canary::new()],
@@ -98,12 +98,12 @@ impl Fate {
     }
 
     /// How often the block was given back.
-    pub fn released(&self) -> usize {
+    pub(crate) fn released(&self) -> usize {
         self.released.load(SeqCst)
     }
 
     /// How often the allocator was destroyed.
-    pub fn destroyed(&self) -> usize {
+    pub(crate) fn destroyed(&self) -> usize {
         self.destroyed.load(SeqCst)
     }
 }
@@ -116,7 +116,7 @@ fn claim(canaries: &[Canary; 2]) {
 }
 
 impl Lab {
-    pub fn new(fate: &Arc<Fate>) -> Self {
+    pub(crate) fn new(fate: &Arc<Fate>) -> Self {
         let memory = NonNull::from(Box::leak(Box::new([0_u8; BYTES]))).cast();
         Self {
             fate: Arc::clone(fate),

@@ -12,6 +12,11 @@
 //! each model has a [`Gate`](harness::Gate), without which loom skips interleavings, and
 //! canaries that stand for the bytes.
 #![cfg(loom)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+#![allow(
+    clippy::disallowed_types,
+    reason = "what counts the executions must not be modelled"
+)]
 
 mod harness;
 mod keep_alive;

@@ -14,8 +14,8 @@
 //! made it alive, so every handle may be dropped first.
 //!
 //! Four small protocols are shared between threads, each a loom model in
-//! `loom_tests/`: [keep-alive](keep_alive), the [state word](state), the reference
-//! count of a [`Storage`], and the free list of a [`SlabAllocator`].
+//! `loom_tests/`: keep-alive, the state word, the reference count of a [`Storage`],
+//! and the free list of a [`SlabAllocator`].
 
 mod allocator;
 mod buffer;
