@@ -2,6 +2,7 @@ use crate::kv::KvError;
 use crate::memory::{AllocError, BorrowError};
 use crate::tensor::TensorError;
 use crate::types::TypeError;
+use crate::weights::WeightsError;
 
 /// Anything that can go wrong in the crate.
 ///
@@ -25,4 +26,7 @@ pub enum Error {
     /// A call on the KV cache that cannot be done.
     #[error(transparent)]
     Kv(#[from] KvError),
+    /// A checkpoint that could not be opened, loaded or written.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
 }

@@ -54,6 +54,7 @@ mod mutant;
 mod sync;
 pub mod tensor;
 pub mod types;
+pub mod weights;
 
 pub use self::error::Error;
 pub use self::kv::{KvCache, KvDims, KvError, KvLimits, KvSpec};

@@ -1,0 +1,9 @@
+//! The `tenslab` command line tool.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run()
+}

@@ -1,0 +1,283 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::FormatFault;
+use crate::memory::{AllocError, BorrowError};
+use crate::tensor::TensorError;
+use crate::types::DType;
+
+/// A checkpoint that could not be opened, loaded or written.
+///
+/// Every message is one line: the path, the tensor, the numbers, and what to do
+/// where that is not plain.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// The operating system refused.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was tried: "open", "read", "write", …
+        action: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Neither a file nor a directory: a pipe, a device, a socket.
+    #[error("{}: neither a file nor a directory", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The bytes of a file are wrong.
+    #[error("{}: {fault}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        fault: Box<FormatFault>,
+    },
+    /// A directory without a checkpoint.
+    #[error(
+        "{}: no model.safetensors and no model.safetensors.index.json here{}",
+        path.display(),
+        found(others)
+    )]
+    NoCheckpoint {
+        /// The directory.
+        path: PathBuf,
+        /// Other safetensors files in it, sorted.
+        others: Vec<String>,
+    },
+    /// The index is no index.
+    #[error("{}: not a checkpoint index: {reason}", path.display())]
+    BadIndex {
+        /// The index.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The index names a file outside its own directory.
+    #[error(
+        "{}: tensor {tensor:?} is said to be in {shard:?}, which is no plain path inside the directory",
+        path.display()
+    )]
+    ShardOutside {
+        /// The index.
+        path: PathBuf,
+        /// The tensor whose entry says so.
+        tensor: String,
+        /// What it says.
+        shard: String,
+    },
+    /// The index names files that are not there.
+    #[error(
+        "{}: {} of {shards} files are missing: {}; download them again",
+        path.display(),
+        missing.len(),
+        missing.join(", ")
+    )]
+    MissingShards {
+        /// The index.
+        path: PathBuf,
+        /// How many files it names.
+        shards: usize,
+        /// Those that are missing, all of them, sorted and escaped.
+        missing: Vec<String>,
+    },
+    /// A tensor is in two files.
+    #[error(
+        "{}: tensor {tensor:?} is in {} and in {}",
+        path.display(),
+        first.display(),
+        second.display()
+    )]
+    DuplicateAcrossShards {
+        /// The index.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The one file.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+    /// The index says where tensors are, and they are not there.
+    #[error(
+        "{}: {count} tensors are not in the file that the index names, the first is {tensor:?} in {}",
+        path.display(),
+        shard.display()
+    )]
+    NotInShard {
+        /// The index.
+        path: PathBuf,
+        /// The first such tensor by name.
+        tensor: String,
+        /// Where it should be.
+        shard: PathBuf,
+        /// How many there are.
+        count: usize,
+    },
+    /// A shard holds tensors that the index does not list.
+    #[error(
+        "{}: {count} tensors are not in the index, the first is {tensor:?} in {}",
+        path.display(),
+        shard.display()
+    )]
+    NotInIndex {
+        /// The index.
+        path: PathBuf,
+        /// The first such tensor.
+        tensor: String,
+        /// The shard that holds it.
+        shard: PathBuf,
+        /// How many there are.
+        count: usize,
+    },
+    /// A file ended before the bytes that its header promised.
+    #[error(
+        "{}: the file ended at byte {at} while bytes {begin}..{end} were read (tensor {tensor:?}): it became shorter after it was opened",
+        path.display()
+    )]
+    ShortRead {
+        /// The file.
+        path: PathBuf,
+        /// The tensor that was being read; empty when it was the header.
+        tensor: String,
+        /// Where it ended.
+        at: u64,
+        /// First byte wanted.
+        begin: u64,
+        /// One past the last byte wanted.
+        end: u64,
+    },
+    /// A file is not the one whose header was read.
+    #[error(
+        "{}: the file changed while it was read: {what}; load it again when nobody writes to it",
+        path.display()
+    )]
+    FileChanged {
+        /// The file.
+        path: PathBuf,
+        /// What differs, with both values.
+        what: String,
+    },
+    /// A cast to a dtype that weights are not cast to.
+    #[error("weights are cast to float32, float16 or bfloat16 on the way, not to {dtype}")]
+    CastTarget {
+        /// What was asked for.
+        dtype: DType,
+    },
+    /// Zero threads were asked for.
+    #[error("0 threads cannot load anything; use 1 or more")]
+    NoThreads,
+    /// The tensors are larger than the address space.
+    #[error("{}: the tensors need {bytes} bytes, more than this machine can address", path.display())]
+    TooLarge {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What they need; `u64::MAX` if even that is too small.
+        bytes: u64,
+    },
+    /// There is no memory for the weights or for a header.
+    #[error("{}: no memory for {bytes} bytes of {what}: {source}", path.display())]
+    Memory {
+        /// The checkpoint or file.
+        path: PathBuf,
+        /// How many bytes.
+        bytes: u64,
+        /// What they are for.
+        what: &'static str,
+        /// What the allocator says.
+        source: AllocError,
+    },
+    /// There is no tensor of this name.
+    #[error("no tensor {name:?} among the {tensors} of {}{}", path.display(), similar(close))]
+    NotFound {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What was asked for.
+        name: String,
+        /// How many there are.
+        tensors: usize,
+        /// Names that resemble it, the closest first.
+        close: Vec<String>,
+    },
+    /// The tensor is there, and no tensor can be made of its elements.
+    #[error("tensor {name:?} of {} is {tag:?}, which this crate has no tensors of; its bytes can be had raw", path.display())]
+    UnsupportedDType {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its tag in the file.
+        tag: String,
+    },
+    /// A view could not be made, or a tensor to be written not read.
+    #[error("tensor {name:?}: {source}")]
+    Tensor {
+        /// The tensor.
+        name: String,
+        /// Why.
+        source: TensorError,
+    },
+    /// The slab could not be frozen.
+    #[error("the weights could not be made read-only: {source}")]
+    Freeze {
+        /// Why.
+        source: BorrowError,
+    },
+    /// A name that cannot be written.
+    #[error("{}: a tensor cannot be named {name:?}: {reason}", path.display())]
+    InvalidName {
+        /// The file to be written.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+}
+
+impl WeightsError {
+    /// Adds the path to what is wrong with a file.
+    pub(super) fn format(path: &Path, fault: FormatFault) -> Self {
+        Self::Format {
+            path: path.into(),
+            fault: Box::new(fault),
+        }
+    }
+
+    /// Adds path and deed to what the operating system said.
+    pub(super) fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
+        Self::Io {
+            path: path.into(),
+            action,
+            source,
+        }
+    }
+}
+
+fn found(others: &[String]) -> String {
+    if others.is_empty() {
+        return "; name a .safetensors file or a directory that holds one of them".into();
+    }
+    const SHOWN: usize = 4;
+    let more = others.len().saturating_sub(SHOWN);
+    let shown = others[..others.len().min(SHOWN)].join(", ");
+    let dots = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    format!("; it has {shown}{dots}: name one of them")
+}
+
+fn similar(close: &[String]) -> String {
+    if close.is_empty() {
+        return String::new();
+    }
+    let quoted: Vec<_> = close.iter().map(|name| format!("{name:?}")).collect();
+    format!("; did you mean {}?", quoted.join(" or "))
+}

@@ -1,0 +1,49 @@
+//! Checkpoint files, and their tensors in memory.
+//!
+//! ```text
+//!   path ──▶ Checkpoint ──▶ Weights ──get("name")──▶ Tensor, Tensor, …
+//!            headers only   one slab,                frozen views of the
+//!                           frozen                   slab, 64-byte aligned
+//!   tensors ──save──▶ file
+//! ```
+//!
+//! - [`Checkpoint::open`] reads what a file, or the shards of an index, say about
+//!   themselves. [`Header`] is where that is checked: nothing in a file is believed.
+//! - [`Weights::load`] reads the data, once, to where it stays: one allocation of any
+//!   [`SharedAllocator`](crate::memory::SharedAllocator), read in parallel, cast on
+//!   the way if asked.
+//! - [`save`] writes a file, all or nothing.
+//!
+//! A bad tensor spoils itself: one of a dtype that this crate does not have is listed
+//! and its bytes can be had, and its neighbours load. A bad file is an
+//! [error](WeightsError) that names path, tensor and numbers. Nothing that stands in a
+//! file makes this module panic, and no file makes it ask for more memory than a
+//! small multiple of the file's own length.
+
+// The format is little-endian, and tensors are loaded as they lie in the file.
+#[cfg(target_endian = "big")]
+compile_error!("weights are little-endian and are not swapped: tenslab needs such a machine");
+
+mod checkpoint;
+mod convert;
+mod dtype;
+mod error;
+mod fault;
+mod foreign;
+mod header;
+mod index;
+mod load;
+mod parse;
+mod similar;
+mod slab;
+mod source;
+mod writer;
+
+pub use self::checkpoint::{Checkpoint, CheckpointFile, WeightEntry};
+pub use self::dtype::WeightDType;
+pub use self::error::WeightsError;
+pub use self::fault::FormatFault;
+pub use self::foreign::ForeignFormat;
+pub use self::header::{Header, HeaderLimits, TensorInfo};
+pub use self::load::{LoadOptions, LoadProgress, LoadReport, Weights};
+pub use self::writer::save;

@@ -1,0 +1,61 @@
+//! Checkpoint files for tests: hand-written ones, and the shared ones.
+
+#![allow(dead_code, reason = "every test file uses some of it")]
+
+use std::path::{Path, PathBuf};
+
+/// A safetensors file: length field, this JSON, this many bytes of data.
+pub(crate) fn file(json: &str, data_bytes: usize) -> Vec<u8> {
+    let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(json.as_bytes());
+    // Not zero, and different from one byte to the next.
+    bytes.extend((1..=251_u8).cycle().take(data_bytes));
+    bytes
+}
+
+/// One entry of a header.
+pub(crate) fn entry(name: &str, dtype: &str, shape: &[u64], begin: u64, end: u64) -> String {
+    let name = serde_json::to_string(name).unwrap();
+    format!(r#"{name}:{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#)
+}
+
+/// A header of these entries.
+pub(crate) fn object(entries: &[String]) -> String {
+    format!("{{{}}}", entries.join(","))
+}
+
+/// A header of tensors that follow each other: name, dtype, shape, bytes.
+pub(crate) fn packed(tensors: &[(&str, &str, &[u64], u64)]) -> (String, usize) {
+    let mut begin = 0;
+    let entries: Vec<_> = tensors
+        .iter()
+        .map(|&(name, dtype, shape, bytes)| {
+            let entry = entry(name, dtype, shape, begin, begin + bytes);
+            begin += bytes;
+            entry
+        })
+        .collect();
+    (object(&entries), usize::try_from(begin).unwrap())
+}
+
+/// Writes a file into `directory`.
+pub(crate) fn write(directory: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = directory.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// A path below the shared data, or `None` (and the reason, printed) where there is none.
+pub(crate) fn shared(path: &str) -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
+    let root = std::env::var_os("TENSLAB_SHARED").map_or(beside, PathBuf::from);
+    let path = root.join(path);
+    if !path.exists() {
+        eprintln!(
+            "skipped: {} is not there; set TENSLAB_SHARED to the shared folder",
+            path.display()
+        );
+        return None;
+    }
+    Some(path)
+}
