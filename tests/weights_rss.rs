@@ -1,0 +1,154 @@
+//! `load` never holds a second copy: a process's high-water mark says so.
+//!
+//! Each measurement is a process of its own: this test starts itself again, and the
+//! child resets its mark (`/proc/self/clear_refs`), loads, and prints how far the
+//! mark rose above where it stood. The bound is the tensors' bytes, after the cast,
+//! and 32 MiB. A child that copies the weights once more must break it.
+
+#![cfg(all(target_os = "linux", not(loom), not(tenslab_asan)))]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::Command;
+
+use tenslab::DType;
+use tenslab::weights::{LoadOptions, Weights};
+
+const CHILD: &str = "TENSLAB_RSS_CHILD";
+const SLACK: u64 = 32 << 20;
+
+/// A checkpoint of about `mib` MiB: large matrices and small norms, every page written.
+fn checkpoint(path: &Path, tag: &str, width: u64, mib: u64) -> u64 {
+    let rows = (mib << 20) / 8 / (1024 * width);
+    let (mut entries, mut begin) = (Vec::new(), 0);
+    for layer in 0..8 {
+        for (kind, shape) in [("weight", vec![rows, 1024]), ("norm", vec![1000])] {
+            let end = begin + shape.iter().product::<u64>() * width;
+            entries.push(format!(
+                r#""layers.{layer}.{kind}":{{"dtype":"{tag}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#
+            ));
+            begin = end;
+        }
+    }
+    let json = format!("{{{}}}", entries.join(","));
+    let mut out = BufWriter::new(File::create(path).unwrap());
+    out.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
+    out.write_all(json.as_bytes()).unwrap();
+    let line: Vec<u8> = (1..=251).cycle().take(4000).collect();
+    let mut left = usize::try_from(begin).unwrap();
+    while left > 0 {
+        let part = left.min(line.len());
+        out.write_all(&line[..part]).unwrap();
+        left -= part;
+    }
+    out.into_inner().unwrap().sync_all().unwrap();
+    begin
+}
+
+/// A field of `/proc/self/status`, in bytes.
+fn status(field: &str) -> u64 {
+    let text = fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib << 10
+}
+
+/// What the child does: not a test of its own, it runs only when it is told what.
+#[test]
+fn child_that_loads_and_measures_itself() {
+    let Ok(task) = std::env::var(CHILD) else {
+        return;
+    };
+    let mut words = task.splitn(4, ' ');
+    let dtype: Option<DType> = words.next().unwrap().parse().ok();
+    let threads = words.next().unwrap().parse().unwrap();
+    let copies = words.next().unwrap() == "copy";
+    let path = words.next().unwrap();
+    let options = LoadOptions {
+        dtype,
+        threads,
+        ..LoadOptions::default()
+    };
+    // "5" sets the mark back to what is resident now.
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = status("VmHWM:");
+    let weights = Weights::load(path, &options).unwrap();
+    let copy: Vec<Vec<u8>> = weights
+        .names()
+        .filter(|_| copies)
+        .map(|name| weights.raw(name).unwrap().read_bytes().unwrap().to_vec())
+        .collect();
+    let rise = status("VmHWM:") - before;
+    let (report, copies) = (weights.report(), copy.len());
+    println!(
+        "RISE {rise} {} {} {copies}",
+        report.copied_bytes, report.cast_tensors
+    );
+}
+
+/// How far the mark rose in a child, the tensors' bytes, and how many were cast.
+fn measure(path: &Path, dtype: Option<DType>, threads: usize, copies: bool) -> (u64, u64, u64) {
+    let dtype = dtype.map_or("none", DType::name);
+    let mode = if copies { "copy" } else { "load" };
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "child_that_loads_and_measures_itself",
+            "--nocapture",
+        ])
+        .env(
+            CHILD,
+            format!("{dtype} {threads} {mode} {}", path.display()),
+        )
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let line = text
+        .lines()
+        .find_map(|line| line.split_once("RISE "))
+        .unwrap_or_else(|| panic!("the child said nothing: {text}{errors}"))
+        .1;
+    let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+    (numbers[0], numbers[1], numbers[2])
+}
+
+#[test]
+fn loading_holds_the_tensors_once_also_with_a_cast() {
+    let place = tempfile::tempdir().unwrap();
+    let (wide, narrow) = (place.path().join("f32"), place.path().join("bf16"));
+    let wide_bytes = checkpoint(&wide, "F32", 4, 200);
+    let narrow_bytes = checkpoint(&narrow, "BF16", 2, 100);
+    for (path, dtype, expected, cast) in [
+        (&wide, None, wide_bytes, 0),
+        (&wide, Some(DType::BF16), wide_bytes / 2, 16),
+        (&wide, Some(DType::F16), wide_bytes / 2, 16),
+        (&narrow, Some(DType::F32), narrow_bytes * 2, 16),
+        (&narrow, Some(DType::F16), narrow_bytes, 16),
+    ] {
+        for threads in [1, 2, 16] {
+            let (rise, bytes, casts) = measure(path, dtype, threads, false);
+            println!("{dtype:?}, {threads} threads: {rise} over {bytes} bytes of tensors");
+            assert_eq!((bytes, casts), (expected, cast));
+            assert!(
+                rise <= bytes + SLACK,
+                "{dtype:?}, {threads} threads: {rise} for {bytes} bytes of tensors"
+            );
+            assert!(
+                rise >= bytes / 100 * 98,
+                "{rise}: the mark was not measured"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_second_copy_would_be_seen() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("bf16");
+    checkpoint(&path, "BF16", 2, 50);
+    let (rise, bytes, _) = measure(&path, None, 2, true);
+    assert!(rise > bytes + SLACK, "{rise} for {bytes} bytes of tensors");
+}
