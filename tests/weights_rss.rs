@@ -7,6 +7,7 @@
 
 #![cfg(all(target_os = "linux", not(loom), not(tenslab_asan)))]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stdout, reason = "a child talks to its parent")]
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};

@@ -2,6 +2,7 @@
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stdout, reason = "a child talks to its parent")]
 
 mod checkpoint_files;
 
@@ -22,8 +23,8 @@ fn tensor(shape: &[usize], dtype: DType, first: u8) -> Tensor {
     let shape = Shape::from_dims(shape).unwrap();
     let bytes = shape.numel() * dtype.bytes();
     let mut buffer = memory::cpu().allocate(bytes, 64).unwrap();
-    for (at, byte) in buffer.as_mut_slice().iter_mut().enumerate() {
-        *byte = first.wrapping_add((at % 256) as u8);
+    for (byte, at) in buffer.as_mut_slice().iter_mut().zip((0..=255).cycle()) {
+        *byte = first.wrapping_add(at);
     }
     Tensor::from_buffer(buffer, 0, shape, dtype).unwrap()
 }
