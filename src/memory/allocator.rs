@@ -97,6 +97,27 @@ impl Request {
         })
     }
 
+    /// The same request with another alignment.
+    ///
+    /// For wrappers: a request that is made anew would forget who asked, and that the
+    /// bytes have to be zero.
+    ///
+    /// # Errors
+    /// As [`new`](Request::new).
+    ///
+    /// # Panics
+    /// If `align` is not a power of two.
+    #[track_caller]
+    pub const fn with_align(mut self, align: usize) -> Result<Request, AllocError> {
+        match Self::new(self.bytes, align) {
+            Ok(_) => {
+                self.align = align;
+                Ok(self)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// The same request for bytes that are all zero.
     #[must_use]
     pub const fn zeroed(mut self) -> Request {
@@ -254,8 +275,7 @@ pub struct Stats {
 /// // SAFETY: blocks come from `A` and go back to it unchanged.
 /// unsafe impl<A: Allocator> Allocator for RoundUp<A> {
 ///     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
-///         let wider = Request::new(request.bytes(), request.align().max(128))?;
-///         self.0.allocate_block(wider.tagged(request.tag()))
+///         self.0.allocate_block(request.with_align(request.align().max(128))?)
 ///     }
 ///
 ///     unsafe fn release_block(&self, block: Block) {

@@ -54,7 +54,8 @@ impl Region {
 /// Gives out address ranges, and memory for parts of them.
 ///
 /// # Safety
-/// - A reserved region belongs to nobody else until it is released, and does not move.
+/// - A reserved region is as large and as aligned as asked, belongs to nobody else
+///   until it is released, and does not move.
 /// - After `commit` returned `Ok` its range may be read and written, and is zero
 ///   where it was not committed before.
 /// - `page_bytes` is a power of two and never changes.
@@ -62,17 +63,24 @@ pub unsafe trait PageSource: Send + Sync {
     /// Ranges are multiples of this.
     fn page_bytes(&self) -> usize;
 
-    /// Addresses for at least `bytes` bytes, at a multiple of `align`, a power of two.
+    /// Addresses for at least `bytes` bytes, at a multiple of `align`.
     ///
     /// # Errors
     /// [`AllocError`] with the size asked for.
+    ///
+    /// # Panics
+    /// If `align` is not a power of two.
     fn reserve(&self, bytes: usize, align: usize) -> Result<Region, AllocError>;
 
     /// Makes a range of the region usable. Its ends are multiples of the page size.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`] with the size asked for; the range is as before.
-    fn commit(&self, region: &Region, range: Range<usize>) -> Result<(), AllocError>;
+    ///
+    /// # Safety
+    /// The region came from `reserve` of this source and is not given back. (Anybody
+    /// can write down a [`Region`]; this would make pages of somebody else writable.)
+    unsafe fn commit(&self, region: &Region, range: Range<usize>) -> Result<(), AllocError>;
 
     /// Gives the memory of a range back, the addresses stay. Returns the bytes given back.
     ///
@@ -93,7 +101,19 @@ pub unsafe trait PageSource: Send + Sync {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OsPages;
 
-/// `bytes` rounded up to a multiple of `unit`, at least one.
+/// The alignment of a range: `align`, and at least a page.
+#[track_caller]
+fn at_least_a_page(align: usize, page: usize) -> usize {
+    // Also for soundness: what is cut off a mapping is computed from it.
+    assert!(
+        align.is_power_of_two(),
+        "an alignment has to be a power of two"
+    );
+    align.max(page)
+}
+
+/// `bytes` rounded up to a multiple of `unit`, at least one. Refuses what has no room
+/// for the alignment, so that no sum of the two overflows.
 fn round_up(bytes: usize, unit: usize, align: usize) -> Result<usize, AllocError> {
     bytes
         .max(1)
@@ -104,7 +124,9 @@ fn round_up(bytes: usize, unit: usize, align: usize) -> Result<usize, AllocError
 
 #[cfg(all(unix, not(tenslab_portable)))]
 mod os {
-    use super::{AllocError, NonNull, OsPages, PageSource, Range, Region, round_up};
+    use super::{
+        AllocError, NonNull, OsPages, PageSource, Range, Region, at_least_a_page, round_up,
+    };
     use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
     /// An anonymous private mapping of `bytes` bytes.
@@ -152,7 +174,7 @@ mod os {
             flags: MapFlags,
         ) -> Result<Region, AllocError> {
             let page = self.page_bytes();
-            let align = align.max(page);
+            let align = at_least_a_page(align, page);
             let bytes = round_up(bytes, page, align)?;
             if align == page {
                 return Ok(Region::new(map(bytes, protection, flags)?, bytes, align));
@@ -204,7 +226,7 @@ mod os {
             self.map_aligned(bytes, align, ProtFlags::empty(), MapFlags::NORESERVE)
         }
 
-        fn commit(&self, region: &Region, range: Range<usize>) -> Result<(), AllocError> {
+        unsafe fn commit(&self, region: &Region, range: Range<usize>) -> Result<(), AllocError> {
             let bytes = range.len();
             if range.start > range.end || range.end > region.bytes() {
                 return Err(AllocError::OutOfMemory { bytes: range.end });
@@ -212,9 +234,10 @@ mod os {
             if bytes == 0 {
                 return Ok(());
             }
-            // SAFETY: the range was checked to be inside the region.
+            // SAFETY: the range was checked to be inside the region, which is a mapping of
+            // ours (the caller's promise).
             let start = unsafe { region.base().add(range.start) };
-            // SAFETY: pages of our own mapping become readable and writable; nothing
+            // SAFETY: pages of our own mapping (the caller's promise) become readable and writable; nothing
             // that could be used before becomes unusable.
             unsafe {
                 rustix::mm::mprotect(
@@ -246,7 +269,9 @@ mod os {
 
 #[cfg(not(all(unix, not(tenslab_portable))))]
 mod os {
-    use super::{AllocError, NonNull, OsPages, PageSource, Range, Region, round_up};
+    use super::{
+        AllocError, NonNull, OsPages, PageSource, Range, Region, at_least_a_page, round_up,
+    };
     use std::alloc::Layout;
 
     /// What stands in for a page: ranges are multiples of it.
@@ -278,7 +303,7 @@ mod os {
         }
 
         fn reserve(&self, bytes: usize, align: usize) -> Result<Region, AllocError> {
-            let align = align.max(PAGE);
+            let align = at_least_a_page(align, PAGE);
             let bytes = round_up(bytes, PAGE, align)?;
             let layout = layout(bytes, align)?;
             // SAFETY: `round_up` gives at least one page, so the size is not 0.
@@ -288,7 +313,7 @@ mod os {
                 .ok_or(AllocError::OutOfMemory { bytes })
         }
 
-        fn commit(&self, region: &Region, range: Range<usize>) -> Result<(), AllocError> {
+        unsafe fn commit(&self, region: &Region, range: Range<usize>) -> Result<(), AllocError> {
             if range.start > range.end || range.end > region.bytes() {
                 return Err(AllocError::OutOfMemory { bytes: range.end });
             }

@@ -267,7 +267,8 @@ impl<P: PageSource> SlabAllocator<P> {
     /// A committed region of at least `bytes` bytes.
     fn map(&self, bytes: usize, align: usize) -> Result<Region, AllocError> {
         let region = self.pages.reserve(bytes, align)?;
-        match self.pages.commit(&region, 0..region.bytes()) {
+        // SAFETY: reserved from this source just now.
+        match unsafe { self.pages.commit(&region, 0..region.bytes()) } {
             Ok(()) => Ok(region),
             Err(error) => {
                 // SAFETY: reserved a moment ago, and nobody has seen it.

@@ -1,0 +1,251 @@
+//! What the memory tests put under the code: sources that count and fail on request.
+//!
+//! ```text
+//!   SlabAllocator ─▶ CountedPages ─▶ OsPages      every region, every byte, the k-th call
+//!   SharedAllocator ─▶ Spy<A> ─▶ A                every block out and back, the k-th call
+//! ```
+//!
+//! A [`Spy`] also checks the promise that callers make: what comes back is out, and is
+//! what went out.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::missing_panics_doc, reason = "a test panics where it fails")]
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tenslab::memory::{AllocError, Allocator, Block, OsPages, PageSource, Region, Request, Stats};
+
+/// Fails the call with this number, counted from 0, and all other calls never.
+#[derive(Debug)]
+pub(crate) struct FailAt {
+    calls: AtomicUsize,
+    at: usize,
+}
+
+impl FailAt {
+    pub(crate) fn call(at: usize) -> Self {
+        let calls = AtomicUsize::new(0);
+        Self { calls, at }
+    }
+
+    pub(crate) fn never() -> Self {
+        Self::call(usize::MAX)
+    }
+
+    fn check(&self, bytes: usize) -> Result<(), AllocError> {
+        if self.calls.fetch_add(1, Ordering::Relaxed) == self.at {
+            return Err(AllocError::OutOfMemory { bytes });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+}
+
+/// What a [`CountedPages`] saw.
+#[derive(Debug)]
+pub(crate) struct PageCounts {
+    pub(crate) fail: FailAt,
+    pub(crate) regions: AtomicUsize,
+    pub(crate) reserved_bytes: AtomicUsize,
+    pub(crate) ever_reserved: AtomicUsize,
+}
+
+impl PageCounts {
+    pub(crate) fn regions(&self) -> usize {
+        self.regions.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn reserved_bytes(&self) -> usize {
+        self.reserved_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn ever_reserved(&self) -> usize {
+        self.ever_reserved.load(Ordering::Relaxed)
+    }
+}
+
+/// The system's pages, counted.
+#[derive(Debug, Clone)]
+pub(crate) struct CountedPages(pub(crate) Arc<PageCounts>);
+
+impl CountedPages {
+    pub(crate) fn new(fail: FailAt) -> Self {
+        Self(Arc::new(PageCounts {
+            fail,
+            regions: AtomicUsize::new(0),
+            reserved_bytes: AtomicUsize::new(0),
+            ever_reserved: AtomicUsize::new(0),
+        }))
+    }
+}
+
+// SAFETY: every call is passed on to `OsPages` unchanged, or refused before it.
+unsafe impl PageSource for CountedPages {
+    fn page_bytes(&self) -> usize {
+        OsPages.page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<Region, AllocError> {
+        self.0.fail.check(bytes)?;
+        let region = OsPages.reserve(bytes, align)?;
+        self.0.regions.fetch_add(1, Ordering::Relaxed);
+        self.0.ever_reserved.fetch_add(1, Ordering::Relaxed);
+        self.0
+            .reserved_bytes
+            .fetch_add(region.bytes(), Ordering::Relaxed);
+        Ok(region)
+    }
+
+    unsafe fn commit(&self, region: &Region, range: Range<usize>) -> Result<(), AllocError> {
+        self.0.fail.check(range.len())?;
+        // SAFETY: the caller's promise; our regions are `OsPages`'.
+        unsafe { OsPages.commit(region, range) }
+    }
+
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
+        // SAFETY: the caller's promise; our regions are `OsPages`'.
+        unsafe { OsPages.decommit(region, range) }
+    }
+
+    unsafe fn release(&self, region: Region) {
+        self.0.regions.fetch_sub(1, Ordering::Relaxed);
+        self.0
+            .reserved_bytes
+            .fetch_sub(region.bytes(), Ordering::Relaxed);
+        // SAFETY: the caller's promise; our regions are `OsPages`'.
+        unsafe { OsPages.release(region) }
+    }
+}
+
+/// All of a block: address, bytes, capacity, cookie, tag and header slot. Blocks of zero
+/// bytes may be alike, so they are counted.
+type Identity = String;
+
+fn identity(block: &Block) -> Identity {
+    format!("{block:?}")
+}
+
+/// What a [`Spy`] saw.
+#[derive(Debug)]
+pub(crate) struct SpyLog {
+    pub(crate) fail: FailAt,
+    out: Mutex<HashMap<Identity, usize>>,
+    gone: AtomicBool,
+    taken: AtomicUsize,
+    returned: AtomicUsize,
+    last: Mutex<Option<Request>>,
+}
+
+impl SpyLog {
+    /// Blocks handed out so far.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Blocks given back so far.
+    pub(crate) fn returned(&self) -> usize {
+        self.returned.load(Ordering::Relaxed)
+    }
+
+    /// Has the allocator been destroyed?
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    /// The request that came last.
+    pub(crate) fn last_request(&self) -> Request {
+        self.last.lock().unwrap().expect("a request")
+    }
+}
+
+/// Another allocator, watched.
+#[derive(Debug)]
+pub(crate) struct Spy<A> {
+    upstream: A,
+    pub(crate) log: Arc<SpyLog>,
+}
+
+impl<A> Spy<A> {
+    pub(crate) fn new(upstream: A, fail: FailAt) -> Self {
+        let log = Arc::new(SpyLog {
+            fail,
+            out: Mutex::default(),
+            gone: AtomicBool::new(false),
+            taken: AtomicUsize::new(0),
+            returned: AtomicUsize::new(0),
+            last: Mutex::default(),
+        });
+        Self { upstream, log }
+    }
+
+    pub(crate) fn watching(upstream: A) -> (Self, Arc<SpyLog>) {
+        let spy = Self::new(upstream, FailAt::never());
+        let log = Arc::clone(&spy.log);
+        (spy, log)
+    }
+}
+
+impl<A> Drop for Spy<A> {
+    fn drop(&mut self) {
+        let before = self.log.gone.swap(true, Ordering::SeqCst);
+        assert!(!before, "destroyed twice");
+        let out = self.log.out.lock().unwrap();
+        assert!(out.is_empty(), "destroyed with blocks out: {out:?}");
+    }
+}
+
+// SAFETY: blocks come from the upstream and go back to it unchanged.
+unsafe impl<A: Allocator> Allocator for Spy<A> {
+    fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
+        *self.log.last.lock().unwrap() = Some(request);
+        self.log.fail.check(request.bytes())?;
+        let block = self.upstream.allocate_block(request)?;
+        let mut out = self.log.out.lock().unwrap();
+        *out.entry(identity(&block)).or_default() += 1;
+        self.log.taken.fetch_add(1, Ordering::Relaxed);
+        Ok(block)
+    }
+
+    unsafe fn release_block(&self, block: Block) {
+        assert!(!self.log.is_gone(), "released after the end: {block:?}");
+        let mut out = self.log.out.lock().unwrap();
+        let count = out
+            .get_mut(&identity(&block))
+            .unwrap_or_else(|| panic!("not out, or not as it went out: {block:?}"));
+        *count -= 1;
+        if *count == 0 {
+            out.remove(&identity(&block));
+        }
+        self.log.returned.fetch_add(1, Ordering::Relaxed);
+        drop(out);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.release_block(block) }
+    }
+
+    fn stats(&self) -> Stats {
+        self.upstream.stats()
+    }
+}
+
+/// Seeded numbers (splitmix64), so that a failure can be run again.
+#[derive(Debug)]
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.roll() % limit as u64) as usize
+    }
+}
