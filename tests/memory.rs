@@ -375,9 +375,11 @@ fn the_process_has_one_allocator_for_the_host_and_none_for_cuda() {
 /// Bytes of this process that are in memory now.
 #[cfg(all(target_os = "linux", not(any(tenslab_portable, tenslab_asan))))]
 fn resident_bytes() -> usize {
+    use tenslab::memory::{OsPages, PageSource};
+
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * rustix::param::page_size()
+    pages * OsPages.page_bytes()
 }
 
 /// Other tests of this file run beside it, but none of them holds half a gigabyte.
