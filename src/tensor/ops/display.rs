@@ -26,6 +26,10 @@ impl fmt::Display for Tensor {
         let Ok(_held) = self.storage().share() else {
             return f.write_str("<borrowed>");
         };
+        // There is nothing to show, and there may be 2^62 rows of it.
+        if self.numel() == 0 {
+            return f.write_str("[]");
+        }
         let mut printer = Printer {
             tensor: self,
             edge: if self.numel() > WHOLE {
