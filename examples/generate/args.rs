@@ -1,0 +1,174 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use tenslab::DType;
+
+use crate::trouble::Trouble;
+
+/// Text from a Llama whose every byte of weights, keys, values and activations is
+/// tenslab's. Without --model it makes itself a small one: its text is noise, its
+/// memory report is real.
+///
+/// Exit codes: 0 done, 2 one line on stderr says what is wrong, 130 interrupted.
+#[derive(Debug, Parser)]
+#[command(name = "generate", version)]
+pub(crate) struct Args {
+    /// A Hugging Face directory: config.json, tokenizer.json, safetensors
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// The text to continue; no special tokens are added
+    #[arg(
+        long,
+        default_value = "Once upon a time",
+        conflicts_with = "prompt_ids"
+    )]
+    pub(crate) prompt: String,
+
+    /// The same as token ids: 504,3575,282
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub(crate) prompt_ids: Option<Vec<u32>>,
+
+    /// Tokens to make
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) max_tokens: usize,
+
+    /// Tokens that the KV cache has room for, prompt included [default: what the model was made for]
+    #[arg(long, value_name = "N")]
+    pub(crate) context: Option<usize>,
+
+    /// Go on behind an end-of-sequence token
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+
+    /// Threads that compute; the tokens do not depend on it [default: one for each core, at most 8]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+
+    /// What weights are cast to while they are loaded [default: nothing, they stay as in the file]
+    #[arg(long, value_name = "f32|f16|bf16", value_parser = dtype)]
+    pub(crate) dtype: Option<DType>,
+
+    /// What keys and values are kept as
+    #[arg(long, value_name = "f32|f16|bf16", value_parser = dtype, default_value = "f32")]
+    pub(crate) kv_dtype: DType,
+
+    /// Prompt tokens in one forward pass; the logits do not depend on it
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) chunk: usize,
+
+    /// 0 takes the most likely token, always; above it samples
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub(crate) temperature: f32,
+
+    /// Sample from the most likely tokens that have this share together
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 1.0,
+        requires = "temperature"
+    )]
+    pub(crate) top_p: f32,
+
+    /// Where sampling starts; the same seed gives the same text
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// With --json: the five highest logits of each step
+    #[arg(long, requires = "json")]
+    pub(crate) logits: bool,
+
+    /// Print one JSON object at the end instead of text and report
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Feed these tokens instead of the chosen ones, to compare logits step by step
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub(crate) force_ids: Option<Vec<u32>>,
+
+    /// Make N heap blocks in each decode step, to see that they are counted
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) plant_allocations: u64,
+}
+
+impl Args {
+    /// Reads the command line. `Err` holds the exit code when there is nothing to run:
+    /// --help was asked for, or a line on stderr says what is wrong.
+    pub(crate) fn read() -> Result<Self, u8> {
+        match Self::try_parse() {
+            Ok(args) => Ok(args),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+                ) =>
+            {
+                // A closed pipe is no reason to complain.
+                let _ = error.print();
+                Err(0)
+            }
+            Err(error) => {
+                let text = error.to_string();
+                let line = text
+                    .split("\n\n")
+                    .next()
+                    .unwrap_or_default()
+                    .split_whitespace()
+                    .collect::<Vec<_>>()
+                    .join(" ");
+                eprintln!("{line}; --help lists what there is");
+                Err(2)
+            }
+        }
+    }
+
+    /// Refuses numbers that mean nothing.
+    ///
+    /// # Errors
+    ///
+    /// The first such number.
+    pub(crate) fn check(&self) -> Result<(), Trouble> {
+        for (name, value) in [
+            ("--threads", self.threads.unwrap_or(1)),
+            ("--context", self.context.unwrap_or(1)),
+            ("--max-tokens", self.max_tokens),
+            ("--chunk", self.chunk),
+        ] {
+            if value == 0 {
+                return Err(Trouble::new(format!("{name} is 0; give at least 1")));
+            }
+        }
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
+            return Err(Trouble::new(format!(
+                "--temperature is {}; give 0 or a positive number",
+                self.temperature
+            )));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(Trouble::new(format!(
+                "--top-p is {}; give a number above 0 and at most 1",
+                self.top_p
+            )));
+        }
+        Ok(())
+    }
+
+    /// How many threads compute.
+    pub(crate) fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8));
+        self.threads.unwrap_or_else(cores)
+    }
+}
+
+/// The short name of a dtype that the kernels read.
+fn dtype(name: &str) -> Result<DType, String> {
+    match name {
+        "f32" => Ok(DType::F32),
+        "f16" => Ok(DType::F16),
+        "bf16" => Ok(DType::BF16),
+        _ => Err("it is one of f32, f16, bf16".into()),
+    }
+}
