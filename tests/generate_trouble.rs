@@ -118,7 +118,7 @@ fn a_missing_shard_or_index_or_checkpoint_is_refused() {
 #[test]
 fn a_config_that_disagrees_with_the_tensors_is_refused() {
     for (key, value, parts) in [
-        ("hidden_size", 32, ["[256, 32]", "[256, 64]"]),
+        ("hidden_size", 32, ["[32]", "[64]"]),
         ("vocab_size", 300, ["[300, 64]", "[256, 64]"]),
         ("intermediate_size", 177, ["[177, 64]", "[176, 64]"]),
         ("head_dim", 8, ["[32, 64]", "[64, 64]"]),

@@ -156,7 +156,7 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
         dtype: model.dtype().name(),
         kv_reserved_bytes: cache.stats().reserved_bytes,
         kv_dtype: args.kv_dtype.name(),
-        scratch_bytes: meter.stats()[Tag::Activations].peak_live_bytes,
+        scratch_bytes: meter.snapshot()[Tag::Activations].peak_live_bytes,
         threads: team.threads(),
         kernels: kernels.name(),
     };
