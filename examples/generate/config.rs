@@ -157,13 +157,13 @@ impl File {
                 return Err(format!("{name} is {value}; it must be 1 to {MOST}"));
             }
         }
-        if self.num_attention_heads % kv_heads != 0 {
+        if !self.num_attention_heads.is_multiple_of(kv_heads) {
             let heads = self.num_attention_heads;
             return Err(format!(
                 "num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
             ));
         }
-        if head_dim % 2 != 0 {
+        if !head_dim.is_multiple_of(2) {
             return Err(format!(
                 "head_dim is {head_dim}; rotary embeddings need an even one"
             ));

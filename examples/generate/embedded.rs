@@ -128,7 +128,6 @@ impl Noise {
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        #[expect(clippy::cast_possible_truncation, reason = "the upper 24 bits fit")]
         let bits = (self.0 >> 40) as u32;
         bits as f32 / 8_388_608.0 - 1.0
     }

@@ -58,7 +58,9 @@ impl Model {
     /// that the kernels do not read, and tensors that `config` says nothing about.
     pub(crate) fn new(config: Config, weights: &Weights) -> Result<Self, Trouble> {
         let take = |name: &str, shape: &[usize]| -> Result<Tensor, Trouble> {
-            let tensor = weights.get(name)?;
+            let tensor = weights
+                .get(name)
+                .map_err(|error| Trouble::new(format!("by config.json: {error}")))?;
             if tensor.shape().dims() != shape {
                 let found = tensor.shape();
                 return Err(Trouble::new(format!(

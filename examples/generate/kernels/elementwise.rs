@@ -27,8 +27,8 @@ fn sum(values: impl Fn(usize) -> f32, count: usize) -> f32 {
 fn exp(x: f32) -> f32 {
     /// 1.5 * 2^23: adding it rounds to a whole number, which the low bits hold.
     const ROUND: f32 = 12_582_912.0;
-    /// ln 2 in two parts; the first has 10 bits, so `n` times it is exact.
-    const LN2_HIGH: f32 = 0.693_359_375;
+    /// ln 2 in two parts; the first has 9 bits, so `n` times it is exact.
+    const LN2_HIGH: f32 = 355.0 / 512.0;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     let inside = x.clamp(-87.0, 88.0);
     let rounded = inside * std::f32::consts::LOG2_E + ROUND;

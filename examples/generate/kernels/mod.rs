@@ -63,13 +63,18 @@ pub(crate) enum Kernels {
 impl Kernels {
     /// What this CPU can run, the best last.
     pub(crate) fn all() -> Vec<Self> {
-        let mut all = vec![Self::Portable];
         #[cfg(all(target_arch = "x86_64", not(tenslab_portable)))]
-        {
-            all.extend(x86::HasAvx2::detect().map(Self::Avx2));
-            all.extend(x86::HasAvx512::detect().map(Self::Avx512));
-        }
-        all
+        let vector = [
+            x86::HasAvx2::detect().map(Self::Avx2),
+            x86::HasAvx512::detect().map(Self::Avx512),
+        ];
+        #[cfg(not(all(target_arch = "x86_64", not(tenslab_portable))))]
+        let vector: [Option<Self>; 0] = [];
+        let portable = [Self::Portable];
+        portable
+            .into_iter()
+            .chain(vector.into_iter().flatten())
+            .collect()
     }
 
     /// The best path of this CPU.
@@ -165,7 +170,6 @@ mod tests {
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
-                #[expect(clippy::cast_possible_truncation, reason = "the upper 24 bits fit")]
                 let bits = (state >> 40) as u32;
                 bits as f32 / 8_388_608.0 - 1.0
             })
