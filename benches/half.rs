@@ -3,6 +3,8 @@
 //! One unit is one element; 16 Ki of them, so both sides are in the cache. The `half`
 //! crate's slices quiet signalling NaNs, ours keep them; there are none in this data.
 
+#![allow(missing_docs, reason = "criterion's macros make public items")]
+
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

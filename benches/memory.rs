@@ -4,6 +4,9 @@
 //! of this kind of machine drift up to twofold. Nothing is touched but where the name
 //! says so, so a `Vec` of a large size is cheap too until it is written.
 
+#![allow(missing_docs, reason = "criterion's macros make public items")]
+#![allow(clippy::unwrap_used, reason = "a bench that fails may panic")]
+
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

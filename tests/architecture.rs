@@ -4,6 +4,8 @@
 //! layers through the root's re-exports, or takes a lock or an atomic from anywhere but
 //! `src/sync.rs`.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -193,9 +193,12 @@ mod tests {
         }
     }
 
+    /// Layer, part, head, slot and dim of an element.
+    type Index = (usize, Part, usize, usize, usize);
+
     /// Byte offset of every element, by walking the arrays in the order their
     /// name says and counting.
-    fn naive(layout: Layout, s: BlockSizes) -> Vec<((usize, Part, usize, usize, usize), usize)> {
+    fn naive(layout: Layout, s: BlockSizes) -> Vec<(Index, usize)> {
         let mut found = Vec::new();
         let mut at = 0;
         for layer in 0..s.layers {
