@@ -259,6 +259,22 @@ fn what_is_no_checkpoint_says_what_is_there() {
     assert_eq!(others, ["other.safetensors"]);
     assert!(Checkpoint::open(place.path().join("other.safetensors")).is_ok());
 
+    #[cfg(unix)]
+    {
+        let link = place.path().join("model.safetensors");
+        std::os::unix::fs::symlink("blobs/gone", &link).unwrap();
+        let WeightsError::Io { path, .. } = error(place.path()) else {
+            panic!("another error");
+        };
+        assert_eq!(path, link, "the link that leads nowhere is named");
+        fs::remove_file(&link).unwrap();
+        let line_end = write(place.path(), "a\nb.safetensors", b"");
+        let message = Checkpoint::open(&line_end).unwrap_err().to_string();
+        assert!(
+            message.contains(r"a\nb.safetensors: the file is empty"),
+            "{message}"
+        );
+    }
     if cfg!(target_os = "linux") {
         // A device is not opened: reading this one would never end.
         assert!(matches!(

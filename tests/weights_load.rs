@@ -190,6 +190,20 @@ fn the_slab_is_one_allocation_that_outlives_everything_but_its_tensors() {
 }
 
 #[test]
+fn weights_are_shared_by_threads() {
+    fn shared_by_threads<T: Send + Sync>(_: &T) {}
+    let place = tempfile::tempdir().unwrap();
+    let weights = load(&awkward(place.path()));
+    shared_by_threads(&weights);
+    let expected = raw(&weights, "integers");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert!(raw(&weights, "integers") == expected));
+        }
+    });
+}
+
+#[test]
 fn progress_grows_to_the_total() {
     let place = tempfile::tempdir().unwrap();
     let path = awkward(place.path());

@@ -363,8 +363,9 @@ impl Checkpoint {
     }
 }
 
+/// A link that leads nowhere is there, too: opening it says best what is wrong.
 fn exists(path: &Path) -> Result<bool, WeightsError> {
-    match std::fs::metadata(path) {
+    match std::fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(WeightsError::io(path, "open", error)),

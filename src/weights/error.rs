@@ -14,7 +14,7 @@ use crate::types::DType;
 #[non_exhaustive]
 pub enum WeightsError {
     /// The operating system refused.
-    #[error("{}: cannot {action}: {source}", path.display())]
+    #[error("{}: cannot {action}: {source}", shown(path))]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -24,13 +24,13 @@ pub enum WeightsError {
         source: io::Error,
     },
     /// Neither a file nor a directory: a pipe, a device, a socket.
-    #[error("{}: neither a file nor a directory", path.display())]
+    #[error("{}: neither a file nor a directory", shown(path))]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
     /// The bytes of a file are wrong.
-    #[error("{}: {fault}", path.display())]
+    #[error("{}: {fault}", shown(path))]
     Format {
         /// The file.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum WeightsError {
     /// A directory without a checkpoint.
     #[error(
         "{}: no model.safetensors and no model.safetensors.index.json here{}",
-        path.display(),
+        shown(path),
         found(others)
     )]
     NoCheckpoint {
@@ -51,7 +51,7 @@ pub enum WeightsError {
         others: Vec<String>,
     },
     /// The index is no index.
-    #[error("{}: not a checkpoint index: {reason}", path.display())]
+    #[error("{}: not a checkpoint index: {reason}", shown(path))]
     BadIndex {
         /// The index.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum WeightsError {
     /// The index names a file outside its own directory.
     #[error(
         "{}: tensor {tensor:?} is said to be in {shard:?}, which is no plain path inside the directory",
-        path.display()
+        shown(path)
     )]
     ShardOutside {
         /// The index.
@@ -74,7 +74,7 @@ pub enum WeightsError {
     /// The index names files that are not there.
     #[error(
         "{}: {} of {shards} files are missing: {}; download them again",
-        path.display(),
+        shown(path),
         missing.len(),
         missing.join(", ")
     )]
@@ -89,9 +89,9 @@ pub enum WeightsError {
     /// A tensor is in two files.
     #[error(
         "{}: tensor {tensor:?} is in {} and in {}",
-        path.display(),
-        first.display(),
-        second.display()
+        shown(path),
+        shown(first),
+        shown(second)
     )]
     DuplicateAcrossShards {
         /// The index.
@@ -106,8 +106,8 @@ pub enum WeightsError {
     /// The index says where tensors are, and they are not there.
     #[error(
         "{}: {count} tensors are not in the file that the index names, the first is {tensor:?} in {}",
-        path.display(),
-        shard.display()
+        shown(path),
+        shown(shard)
     )]
     NotInShard {
         /// The index.
@@ -122,8 +122,8 @@ pub enum WeightsError {
     /// A shard holds tensors that the index does not list.
     #[error(
         "{}: {count} tensors are not in the index, the first is {tensor:?} in {}",
-        path.display(),
-        shard.display()
+        shown(path),
+        shown(shard)
     )]
     NotInIndex {
         /// The index.
@@ -138,7 +138,7 @@ pub enum WeightsError {
     /// A file ended before the bytes that its header promised.
     #[error(
         "{}: the file ended at byte {at} while bytes {begin}..{end} were read (tensor {tensor:?}): it became shorter after it was opened",
-        path.display()
+        shown(path)
     )]
     ShortRead {
         /// The file.
@@ -155,7 +155,7 @@ pub enum WeightsError {
     /// A file is not the one whose header was read.
     #[error(
         "{}: the file changed while it was read: {what}; load it again when nobody writes to it",
-        path.display()
+        shown(path)
     )]
     FileChanged {
         /// The file.
@@ -173,7 +173,10 @@ pub enum WeightsError {
     #[error("0 threads cannot load anything; use 1 or more")]
     NoThreads,
     /// The tensors are larger than the address space.
-    #[error("{}: the tensors need {bytes} bytes, more than this machine can address", path.display())]
+    #[error(
+        "{}: the tensors need {bytes} bytes, more than this machine can address",
+        shown(path)
+    )]
     TooLarge {
         /// The checkpoint.
         path: PathBuf,
@@ -181,7 +184,7 @@ pub enum WeightsError {
         bytes: u64,
     },
     /// There is no memory for the weights or for a header.
-    #[error("{}: no memory for {bytes} bytes of {what}: {source}", path.display())]
+    #[error("{}: no memory for {bytes} bytes of {what}: {source}", shown(path))]
     Memory {
         /// The checkpoint or file.
         path: PathBuf,
@@ -193,7 +196,11 @@ pub enum WeightsError {
         source: AllocError,
     },
     /// There is no tensor of this name.
-    #[error("no tensor {name:?} among the {tensors} of {}{}", path.display(), similar(close))]
+    #[error(
+        "no tensor {name:?} among the {tensors} of {}{}",
+        shown(path),
+        similar(close)
+    )]
     NotFound {
         /// The checkpoint.
         path: PathBuf,
@@ -205,7 +212,10 @@ pub enum WeightsError {
         close: Vec<String>,
     },
     /// The tensor is there, and no tensor can be made of its elements.
-    #[error("tensor {name:?} of {} is {tag:?}, which this crate has no tensors of; its bytes can be had raw", path.display())]
+    #[error(
+        "tensor {name:?} of {} is {tag:?}, which this crate has no tensors of; its bytes can be had raw",
+        shown(path)
+    )]
     UnsupportedDType {
         /// The checkpoint.
         path: PathBuf,
@@ -229,7 +239,7 @@ pub enum WeightsError {
         source: BorrowError,
     },
     /// A name that cannot be written.
-    #[error("{}: a tensor cannot be named {name:?}: {reason}", path.display())]
+    #[error("{}: a tensor cannot be named {name:?}: {reason}", shown(path))]
     InvalidName {
         /// The file to be written.
         path: PathBuf,
@@ -257,6 +267,20 @@ impl WeightsError {
             source,
         }
     }
+}
+
+/// A path on one line: control characters in it are escaped.
+fn shown(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    let mut line = String::with_capacity(path.len());
+    for letter in path.chars() {
+        if letter.is_control() {
+            line.extend(letter.escape_default());
+        } else {
+            line.push(letter);
+        }
+    }
+    line
 }
 
 fn found(others: &[String]) -> String {

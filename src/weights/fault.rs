@@ -206,7 +206,7 @@ pub enum FormatFault {
     },
     /// The file goes on behind the last tensor.
     #[error(
-        "{trailing_bytes} trailing bytes behind the last tensor, which ends at byte {expected_bytes}"
+        "{trailing_bytes} trailing bytes behind the last tensor, which ends at byte {expected_bytes}: damaged, or not written by a safetensors writer"
     )]
     TrailingBytes {
         /// How many.

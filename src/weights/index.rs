@@ -11,7 +11,8 @@
 //! elsewhere, as in the cache of Hugging Face's hub: whoever can make links can
 //! make files.) What the index says and what the shards hold must agree both
 //! ways; a shard that is missing or a tensor that is in two of them is an error
-//! and not a tensor less.
+//! and not a tensor less. `metadata` is passed over: its `total_size` is often wrong in
+//! files that are otherwise fine.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
