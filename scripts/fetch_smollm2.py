@@ -88,8 +88,11 @@ class Stop(Exception):
 
 
 def sha256_of(path):
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def fetch_gguf(cache):

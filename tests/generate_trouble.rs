@@ -299,10 +299,11 @@ fn a_full_disk_is_refused_and_left_empty() {
     );
 }
 
-/// A run that goes on until it is told to stop.
+/// A run that takes many seconds unless it is told to stop: each step makes 200,000 heap
+/// blocks.
 #[cfg(unix)]
-fn endless() -> (std::process::Child, TempDir) {
-    let mut example = Example::new(&["--max-tokens", "1000000", "--context", "2048"]);
+fn slow() -> (std::process::Child, TempDir) {
+    let mut example = Example::new(&["--max-tokens", "2000", "--plant-allocations", "200000"]);
     example
         .command
         .stdout(Stdio::piped())
@@ -313,14 +314,7 @@ fn endless() -> (std::process::Child, TempDir) {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_after_the_current_token_with_a_report() {
-    let mut example = Example::new(&["--max-tokens", "2000", "--ignore-eos"]);
-    // Slow enough to be caught: nothing reads its output, so it waits with a full pipe.
-    example
-        .command
-        .args(["--threads", "1"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = example.command.spawn().unwrap();
+    let (mut child, temp) = slow();
     let mut first = [0; 1];
     child
         .stdout
@@ -340,13 +334,13 @@ fn ctrl_c_ends_after_the_current_token_with_a_report() {
         report.contains("interrupted") && report.contains("who holds what"),
         "{report}"
     );
-    assert_empty(example.temp.path());
+    assert_empty(temp.path());
 }
 
 #[cfg(unix)]
 #[test]
 fn a_closed_pipe_is_no_error() {
-    let (mut child, temp) = endless();
+    let (mut child, temp) = slow();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     let report = String::from_utf8_lossy(&output.stderr);

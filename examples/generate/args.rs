@@ -8,6 +8,9 @@ use tenslab::DType;
 
 use crate::trouble::Trouble;
 
+/// More threads than this only wait for each other.
+const MOST_THREADS: usize = 256;
+
 /// Text from a Llama whose every byte of weights, keys, values and activations is
 /// tenslab's. Without --model it makes itself a small one: its text is noise, its
 /// memory report is real.
@@ -140,6 +143,12 @@ impl Args {
             if value == 0 {
                 return Err(Trouble::new(format!("{name} is 0; give at least 1")));
             }
+        }
+        let threads = self.threads.unwrap_or(1);
+        if threads > MOST_THREADS {
+            return Err(Trouble::new(format!(
+                "--threads is {threads}; give at most {MOST_THREADS}"
+            )));
         }
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
             return Err(Trouble::new(format!(
