@@ -1,0 +1,71 @@
+//! Blocks of a warm slab make no heap block: counted by dhat, which sees every
+//! allocation of the process.
+//!
+//! ```text
+//!   warm up ─▶ count ─▶ allocate, zero, tag, clone, share, drop ─▶ count: 0 more
+//!                       the same with one Box in between        ─▶ count: 1 more
+//! ```
+//!
+//! dhat is the global allocator of this binary, so it has one test only.
+#![cfg(not(any(loom, tenslab_asan)))]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use tenslab::memory::{Meter, SharedAllocator, SlabAllocator, Storage, Tag};
+
+#[global_allocator]
+static HEAP: dhat::Alloc = dhat::Alloc;
+
+/// Heap blocks that `work` makes.
+fn blocks(work: impl FnOnce()) -> u64 {
+    let before = dhat::HeapStats::get().total_blocks;
+    work();
+    dhat::HeapStats::get().total_blocks - before
+}
+
+fn plant(planted: bool) {
+    if planted {
+        drop(black_box(Box::new(7_u64)));
+    }
+}
+
+/// All that users do with blocks.
+fn round(slab: &SharedAllocator, planted: bool) {
+    let kv = slab.with_tag(Tag::Kv);
+    let plain = kv.allocate(4096, 64).unwrap();
+    let mut zeroed = slab.clone().allocate_zeroed(100, 64).unwrap();
+    zeroed.as_mut_slice().fill(1);
+    plant(planted);
+    let none = slab.allocate(0, 64).unwrap();
+    let storage = Storage::from(plain);
+    let other = storage.clone();
+    storage.freeze().unwrap();
+    drop((storage, zeroed, other, none));
+    // Refusals are plain values too.
+    assert!(slab.allocate(4097, 64).is_err());
+    assert!(slab.allocate(usize::MAX, 64).is_err());
+    assert_eq!(slab.stats().live_bytes, 0);
+}
+
+#[test]
+fn blocks_of_a_warm_slab_make_no_heap_block() {
+    let _counting = dhat::Profiler::builder().testing().build();
+    let bare = SharedAllocator::new(SlabAllocator::new(4096, 8).unwrap());
+    let meter = Arc::new(Meter::new(SlabAllocator::new(4096, 8).unwrap()));
+    let metered = SharedAllocator::new(Arc::clone(&meter));
+    for slab in [bare, metered] {
+        round(&slab, false);
+        assert_eq!(blocks(|| round(&slab, false)), 0);
+        assert_eq!(blocks(|| round(&slab, true)), 1, "the planted box is seen");
+    }
+    let growing = SharedAllocator::new(SlabAllocator::new(64 << 10, 200).unwrap());
+    let mut out = Vec::with_capacity(200);
+    // Pages come from the system; where the heap stands in, its blocks are seen here.
+    let grown = blocks(|| out.extend((0..200).map(|_| growing.allocate(1, 64).unwrap())));
+    // 200 blocks are five segments, each of blocks and a table.
+    let expected = if cfg!(tenslab_portable) { 10 } else { 0 };
+    assert_eq!(grown, expected, "growing");
+    assert_eq!(blocks(|| out.clear()), 0);
+    assert_eq!(blocks(|| _ = black_box(meter.snapshot())), 0);
+}
