@@ -79,10 +79,10 @@ fn the_table_has_a_row_for_each_tensor_and_totals() {
         let align = offset & offset.wrapping_neg();
         has(&format!("{text} {offset} {}", align.min(4096)));
     };
-    row("embed F32 [4, 8] 128", start);
-    row("norm BF16 [8] 16", start + 128);
-    row("scalar BF16 [] 2", start + 144);
-    row("odd F128 [1] 3", start + 146);
+    row("embed F32 4x8 128", start);
+    row("norm BF16 8 16", start + 128);
+    row("scalar BF16 scalar 2", start + 144);
+    row("odd F128 1 3", start + 146);
     assert_eq!(start % 64, 0);
     has("BF16 2 18 18 B");
     has("F32 1 128 128 B");

@@ -39,10 +39,20 @@ fn alignment(offset: u64) -> u64 {
     (offset | PAGE_BYTES) & (offset | PAGE_BYTES).wrapping_neg()
 }
 
+/// `49152x576`: shorter than `[49152, 576]`, which leaves more room for the name.
+fn shape(entry: &WeightEntry) -> String {
+    let dims = entry.shape().dims();
+    if dims.is_empty() {
+        return "scalar".into();
+    }
+    let dims: Vec<_> = dims.iter().map(ToString::to_string).collect();
+    dims.join("x")
+}
+
 fn cells(entry: &WeightEntry) -> [String; 5] {
     [
         escaped(entry.dtype().tag()),
-        entry.shape().to_string(),
+        shape(entry),
         entry.nbytes().to_string(),
         entry.offset().to_string(),
         alignment(entry.offset()).to_string(),

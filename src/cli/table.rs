@@ -1,14 +1,15 @@
 //! Rows in 80 columns.
 //!
 //! ```text
-//!  name                            dtype  shape         bytes     offset  align
-//!  model.norm.weight               BF16   [576]          1152     538088     64
+//!  name                            dtype shape  bytes  offset align
+//!  model.norm.weight               BF16  576     1152  538088     8
 //!  model.layers.10.post_attention_layernorm.weight
-//!                                  BF16   [576]          1152     539240      8
+//!                                  BF16  576     1152  539240     8
 //! ```
 //!
 //! Nothing is cut off: a name that does not fit its column has lines of its
-//! own, so `grep` finds it, and the numbers stay in their columns.
+//! own, so `grep` finds it, and the numbers stay in their columns. Columns stand two
+//! spaces apart where everything fits so, and one space otherwise.
 
 use std::io::{self, Write};
 
@@ -16,9 +17,6 @@ use super::text::{width, wrapped};
 
 /// What a table keeps to, whatever the terminal has.
 pub(super) const COLUMNS: usize = 80;
-
-/// Between two columns.
-const GAP: usize = 2;
 
 /// The fewest columns for names.
 const NAME_MIN: usize = 16;
@@ -67,12 +65,15 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// What the numbers leave for names.
-    fn name_room(&self) -> usize {
-        let others: usize = self.widths.iter().map(|width| width + GAP).sum();
-        self.name_width
-            .min(COLUMNS.saturating_sub(others))
-            .max(NAME_MIN.min(self.name_width))
+    /// Columns for names, and spaces between columns.
+    fn room(&self) -> (usize, usize) {
+        let numbers: usize = self.widths.iter().sum();
+        if self.name_width + numbers + 2 * N <= COLUMNS {
+            return (self.name_width, 2);
+        }
+        let left = COLUMNS.saturating_sub(numbers + N);
+        let least = NAME_MIN.min(self.name_width);
+        (self.name_width.min(left).max(least), 1)
     }
 
     /// The line of headings.
@@ -87,7 +88,7 @@ impl<const N: usize> Table<N> {
         name: &str,
         cells: &[String; N],
     ) -> io::Result<()> {
-        let room = self.name_room();
+        let (room, gap) = self.room();
         let mut line = String::new();
         if width(name) > room {
             for part in wrapped(name, COLUMNS) {
@@ -100,7 +101,7 @@ impl<const N: usize> Table<N> {
         }
         for ((cell, &width_of), side) in cells.iter().zip(&self.widths).zip(self.sides) {
             let padding = std::iter::repeat_n(' ', width_of.saturating_sub(width(cell)));
-            line.extend(std::iter::repeat_n(' ', GAP));
+            line.extend(std::iter::repeat_n(' ', gap));
             if side == Side::Right {
                 line.extend(padding);
                 line.push_str(cell);
