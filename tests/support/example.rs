@@ -28,6 +28,9 @@ pub(crate) fn binary() -> PathBuf {
 }
 
 /// The project's shared data: beside the package, or where `TENSLAB_SHARED` says.
+///
+/// `None`, and a line that says so, where it is not there. CI sets `TENSLAB_NO_SKIP`:
+/// there, what is absent is a failure.
 pub(crate) fn shared(path: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
     let named = std::env::var_os("TENSLAB_SHARED").map(PathBuf::from);
@@ -37,9 +40,10 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
         .map(|root| root.join("data").join(path))
         .find(|path| path.exists());
     if found.is_none() {
-        eprintln!(
-            "skipped: no ../shared/data/{path}, and TENSLAB_SHARED does not name a folder that has it"
-        );
+        let what =
+            format!("no ../shared/data/{path}, and TENSLAB_SHARED names no folder that has it");
+        assert!(std::env::var_os("TENSLAB_NO_SKIP").is_none(), "{what}");
+        eprintln!("skipped: {what}");
     }
     found
 }
