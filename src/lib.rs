@@ -68,3 +68,8 @@ pub mod internals {
     pub use crate::memory::{KeepAlive, StateWord};
     pub use crate::mutant::{Mutant, VARIABLE};
 }
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

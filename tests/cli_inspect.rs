@@ -134,8 +134,8 @@ fn json_says_what_the_header_says() {
 #[test]
 fn shared_files_fit_80_columns_and_lose_nothing() {
     for path in [
-        "data/weights/all_dtypes.safetensors",
-        "data/models/tiny-llama/bf16-2shard",
+        "weights/all_dtypes.safetensors",
+        "models/tiny-llama/bf16-2shard",
     ] {
         let Some(path) = shared(path) else {
             return;

@@ -8,8 +8,9 @@ mod support;
 use std::path::Path;
 
 use serde_json::Value;
-use support::example::{Example, comma, found, json, shared};
+use support::example::{Example, comma, found, json};
 use support::oracle::{Expected, tiny_llama, tolerance};
+use support::shared;
 
 const KV_DTYPES: [&str; 3] = ["f32", "f16", "bf16"];
 

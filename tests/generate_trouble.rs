@@ -15,7 +15,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use support::example::{Example, assert_empty, binary, json, shared};
+use support::example::{Example, assert_empty, binary, json};
+use support::shared;
 use tempfile::TempDir;
 
 /// One line on standard error with these parts, nothing on standard output, exit code 2.

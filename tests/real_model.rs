@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use support::example::{Example, comma, found, json, shared};
+use support::example::{Example, comma, found, json};
 use support::oracle::{Expected, smollm2, tolerance};
+use support::shared;
 use tenslab::weights::{LoadOptions, Weights};
 use tenslab::{DType, Tensor};
 

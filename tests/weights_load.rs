@@ -407,7 +407,7 @@ fn a_tensor_of_more_bytes_than_one_read_moves_is_read() {
 
 #[test]
 fn the_files_of_other_projects_open_load_and_are_read_as_the_reference_reads_them() {
-    let Some(root) = shared("data/weights") else {
+    let Some(root) = shared("weights") else {
         return;
     };
     let mut files = Vec::new();
@@ -452,8 +452,8 @@ fn the_files_of_other_projects_open_load_and_are_read_as_the_reference_reads_the
 #[test]
 fn all_dtypes_of_the_format_are_listed_and_equal_their_digests() {
     let (Some(path), Some(digests)) = (
-        shared("data/weights/all_dtypes.safetensors"),
-        shared("data/oracle/tensor_digests.json"),
+        shared("weights/all_dtypes.safetensors"),
+        shared("oracle/tensor_digests.json"),
     ) else {
         return;
     };
@@ -497,8 +497,8 @@ fn all_dtypes_of_the_format_are_listed_and_equal_their_digests() {
 #[test]
 fn one_file_and_two_shards_are_the_same_weights() {
     let (Some(one), Some(two)) = (
-        shared("data/models/tiny-llama/bf16"),
-        shared("data/models/tiny-llama/bf16-2shard"),
+        shared("models/tiny-llama/bf16"),
+        shared("models/tiny-llama/bf16-2shard"),
     ) else {
         return;
     };

@@ -128,7 +128,7 @@ fn no_tensor_at_all_is_a_file() {
 
 #[test]
 fn a_checkpoint_that_was_loaded_is_written_back_the_same() {
-    let Some(path) = shared("data/models/tiny-llama/bf16") else {
+    let Some(path) = shared("models/tiny-llama/bf16") else {
         return;
     };
     let place = tempfile::tempdir().unwrap();

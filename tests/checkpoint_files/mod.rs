@@ -4,6 +4,11 @@
 
 use std::path::{Path, PathBuf};
 
+#[path = "../shared_data/mod.rs"]
+mod shared_data;
+
+pub(crate) use shared_data::shared;
+
 /// A safetensors file: length field, this JSON, this many bytes of data.
 pub(crate) fn file(json: &str, data_bytes: usize) -> Vec<u8> {
     let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
@@ -43,22 +48,4 @@ pub(crate) fn write(directory: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     let path = directory.join(name);
     std::fs::write(&path, bytes).unwrap();
     path
-}
-
-/// A path below the shared data, or `None` (and the reason, printed) where there is none.
-/// CI sets `TENSLAB_NO_SKIP`: there, what is absent is a failure.
-pub(crate) fn shared(path: &str) -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
-    let root = std::env::var_os("TENSLAB_SHARED").map_or(beside, PathBuf::from);
-    let path = root.join(path);
-    if !path.exists() {
-        let required = std::env::var_os("TENSLAB_NO_SKIP").is_some();
-        assert!(!required, "{} is not there", path.display());
-        eprintln!(
-            "skipped: {} is not there; set TENSLAB_SHARED to the shared folder",
-            path.display()
-        );
-        return None;
-    }
-    Some(path)
 }

@@ -27,27 +27,6 @@ pub(crate) fn binary() -> PathBuf {
     binary
 }
 
-/// The project's shared data: beside the package, or where `TENSLAB_SHARED` says.
-///
-/// `None`, and a line that says so, where it is not there. CI sets `TENSLAB_NO_SKIP`:
-/// there, what is absent is a failure.
-pub(crate) fn shared(path: &str) -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
-    let named = std::env::var_os("TENSLAB_SHARED").map(PathBuf::from);
-    let found = [Some(beside), named]
-        .into_iter()
-        .flatten()
-        .map(|root| root.join("data").join(path))
-        .find(|path| path.exists());
-    if found.is_none() {
-        let what =
-            format!("no ../shared/data/{path}, and TENSLAB_SHARED names no folder that has it");
-        assert!(std::env::var_os("TENSLAB_NO_SKIP").is_none(), "{what}");
-        eprintln!("skipped: {what}");
-    }
-    found
-}
-
 /// A JSON file.
 pub(crate) fn json(path: &Path) -> Value {
     let text =

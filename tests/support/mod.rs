@@ -4,3 +4,8 @@
 
 pub(crate) mod example;
 pub(crate) mod oracle;
+
+#[path = "../shared_data/mod.rs"]
+mod shared_data;
+
+pub(crate) use shared_data::shared;
