@@ -1,0 +1,170 @@
+//! AddressSanitizer sees into a slab: three faults that must end the process.
+//!
+//! ```text
+//!   region     | block 0        | block 1        | block 2 …
+//!   poisoned           ▒▒▒▒▒▒▒▒   ▒▒▒▒▒▒▒▒▒▒▒▒▒▒   all that nobody has
+//!              └ asked for ┘ └ past what was asked for: a fault
+//!                            └──── the next block: a fault
+//!                                 └ a block that went back: a fault
+//! ```
+//!
+//! To the sanitizer a slab is one live mapping, so without our poisoning it would see
+//! none of them. Each fault is made in a child process (this binary, run again with the
+//! fault's name in the environment), which has to die with a report of the sanitizer; the
+//! same steps without the fault have to live. Runs in the lane `cargo +nightly asan`.
+#![cfg(tenslab_asan)]
+
+use std::hint::black_box;
+use std::process::{Command, Output};
+
+use tenslab::memory::{SharedAllocator, SlabAllocator};
+use tenslab::{DType, Tensor};
+
+/// Names the fault that a child has to make.
+const FAULT: &str = "TENSLAB_ASAN_FAULT";
+
+const BLOCK: usize = 4096;
+
+/// Runs the test `name` of this binary in a child that makes `fault`.
+fn child(name: &str, fault: &str) -> Output {
+    let this = std::env::current_exe().unwrap();
+    Command::new(this)
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(FAULT, fault)
+        .output()
+        .unwrap()
+}
+
+/// In the parent: the child dies over each fault, and lives without. In the child: the
+/// work with its fault.
+fn dies_over(name: &str, faults: &[&str], work: fn(&str)) {
+    if let Ok(fault) = std::env::var(FAULT) {
+        work(&fault);
+        return;
+    }
+    let output = child(name, "none");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "without a fault: {errors}");
+    for fault in faults {
+        let output = child(name, fault);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{fault} was not seen");
+        let report = "ERROR: AddressSanitizer: use-after-poison";
+        assert!(errors.contains(report), "{fault}: {errors}");
+    }
+}
+
+fn slab() -> SharedAllocator {
+    SharedAllocator::new(SlabAllocator::new(BLOCK, 8).unwrap())
+}
+
+/// One byte at `offset` of what begins at `start`, in range or not.
+fn peek(start: *mut u8, offset: usize) -> u8 {
+    let place = black_box(start).wrapping_add(offset);
+    // SAFETY: the caller wants to see whether the sanitizer says that it is none.
+    unsafe { place.read_volatile() }
+}
+
+fn poke(start: *mut u8, offset: usize) {
+    let place = black_box(start).wrapping_add(offset);
+    // SAFETY: as in `peek`.
+    unsafe { place.write_volatile(1) };
+}
+
+#[test]
+fn an_overrun_of_a_block_is_a_fault() {
+    dies_over(
+        "an_overrun_of_a_block_is_a_fault",
+        &["write", "read"],
+        |fault| {
+            let slab = slab();
+            let block = slab.allocate(BLOCK, 64).unwrap();
+            let neighbour = slab.allocate(BLOCK, 64).unwrap();
+            drop(neighbour);
+            poke(block.as_ptr(), BLOCK - 1);
+            match fault {
+                "write" => poke(block.as_ptr(), BLOCK),
+                "read" => _ = peek(block.as_ptr(), BLOCK),
+                _ => {}
+            }
+        },
+    );
+}
+
+#[test]
+fn a_block_that_was_never_handed_out_is_a_fault() {
+    dies_over(
+        "a_block_that_was_never_handed_out_is_a_fault",
+        &["fresh"],
+        |fault| {
+            let slab = slab();
+            let block = slab.allocate(BLOCK, 64).unwrap();
+            if fault == "fresh" {
+                poke(block.as_ptr(), 3 * BLOCK + 100);
+            }
+        },
+    );
+}
+
+#[test]
+fn what_was_not_asked_for_inside_a_block_is_a_fault() {
+    let faults = ["first", "last", "recycled"];
+    dies_over(
+        "what_was_not_asked_for_inside_a_block_is_a_fault",
+        &faults,
+        |fault| {
+            let slab = slab();
+            let block = slab.allocate(100, 64).unwrap();
+            poke(block.as_ptr(), 99);
+            match fault {
+                "first" => _ = peek(block.as_ptr(), 100),
+                "last" => _ = peek(block.as_ptr(), BLOCK - 1),
+                _ => {}
+            }
+            // A whole block goes back and comes out again as a part of one.
+            drop(slab.allocate(BLOCK, 64).unwrap());
+            let part = slab.allocate(8, 64).unwrap();
+            poke(part.as_ptr(), 7);
+            if fault == "recycled" {
+                poke(part.as_ptr(), 8);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_block_is_a_fault_after_it_went_back() {
+    let faults = ["buffer", "tensor"];
+    dies_over("a_block_is_a_fault_after_it_went_back", &faults, |fault| {
+        let slab = slab();
+        let block = slab.allocate(64, 64).unwrap();
+        let start = block.as_ptr();
+        drop(block);
+        if fault == "buffer" {
+            let _ = peek(start, 0);
+        }
+        let tensor = Tensor::zeros([16], DType::F32, &slab).unwrap();
+        let view = tensor.slice(0, 8, 16).unwrap();
+        let start = view.data_ptr::<f32>().cast();
+        drop(tensor);
+        let _ = peek(start, 0); // a view keeps it
+        drop(view);
+        if fault == "tensor" {
+            let _ = peek(start, 31);
+        }
+    });
+}
+
+/// The addresses may be somebody else's next: they are given back unpoisoned.
+#[test]
+fn regions_go_back_to_the_system_without_poison() {
+    for _ in 0..50 {
+        let slab = SharedAllocator::new(SlabAllocator::new(1 << 20, 4).unwrap());
+        let blocks: Vec<_> = (0..4)
+            .map(|_| slab.allocate(1 << 20, 64).unwrap())
+            .collect();
+        drop((slab, blocks));
+        let mut pages = tenslab::memory::cpu().allocate_zeroed(4 << 20, 64).unwrap();
+        pages.as_mut_slice().fill(1);
+    }
+}
