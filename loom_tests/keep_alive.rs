@@ -9,7 +9,8 @@ use super::harness::{Fate, Lab, model};
 /// One thread gives the last buffer back while the other drops the last handle.
 ///
 /// Fails when `close` looks at the word and sets the bit in two steps (nobody
-/// destroys), and when `leave` is Relaxed (the closer destroys what is still in use).
+/// destroys), when `leave` is Relaxed (the closer destroys what is still in use), and
+/// when `close` is (the last one out does).
 #[test]
 fn either_the_last_buffer_or_the_last_handle_destroys() {
     model(|| {
@@ -57,5 +58,31 @@ fn the_last_of_two_buffers_destroys() {
         drop(mine);
         other.join().unwrap();
         assert_eq!((fate.released(), fate.destroyed()), (2, 1));
+    });
+}
+
+/// Two threads drop the last two handles; each used the allocator before.
+///
+/// Fails when the handles' count is Relaxed (the closer destroys what the other still
+/// used), and when it is a load and a store (nobody closes).
+#[test]
+fn the_last_of_two_handles_destroys() {
+    model(|| {
+        let fate = Fate::new();
+        let mine = SharedAllocator::new(Lab::new(&fate));
+        let theirs = mine.clone();
+        let other = thread::spawn({
+            let fate = Arc::clone(&fate);
+            move || {
+                fate.gate.pass();
+                fate.allocator[0].write(1);
+                drop(theirs);
+            }
+        });
+        fate.gate.pass();
+        fate.allocator[1].write(1);
+        drop(mine);
+        other.join().unwrap();
+        assert_eq!(fate.destroyed(), 1);
     });
 }

@@ -20,6 +20,7 @@
 
 mod harness;
 mod keep_alive;
+mod meter;
 mod mutants;
 mod slab;
 mod state;

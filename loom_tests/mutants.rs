@@ -12,6 +12,8 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
             "slab::a_stale_next_is_never_installed",
         ],
         Mutant::SlabPushTwoSteps => &["slab::no_block_is_lost"],
+        Mutant::SlabGrowTwoSteps => &["slab::two_takers_grow_one_segment_each"],
+        Mutant::PeakTwoSteps => &["meter::a_smaller_peak_never_wins"],
         Mutant::LastViewRelaxed => &["storage::the_last_view_gives_back"],
         Mutant::LastViewTwoSteps => &[
             "storage::the_last_view_gives_back",
@@ -21,6 +23,15 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ReaderIgnoresWriter | Mutant::WriterIgnoresReaders => {
             &["state::a_reader_and_a_writer_exclude_each_other"]
         }
+        Mutant::ReaderTwoSteps => &["state::readers_read_together"],
+        Mutant::ReaderRelaxed => &[
+            "state::a_reader_and_a_writer_exclude_each_other",
+            "state::freezing_publishes_the_bytes",
+        ],
+        Mutant::WriterRelaxed => &[
+            "state::a_reader_and_a_writer_exclude_each_other",
+            "state::writers_exclude_each_other",
+        ],
         Mutant::ReleaseRelaxed => &[
             "state::a_reader_and_a_writer_exclude_each_other",
             "state::writers_exclude_each_other",
@@ -28,13 +39,16 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::WriterTwoSteps => &["state::writers_exclude_each_other"],
         Mutant::FreezeIgnoresWriter => &["state::frozen_bytes_are_never_written"],
         Mutant::FreezeRelaxed => &["state::freezing_publishes_the_bytes"],
-        Mutant::CloseTwoSteps => {
+        Mutant::CloseTwoSteps | Mutant::CloseRelaxed => {
             &["keep_alive::either_the_last_buffer_or_the_last_handle_destroys"]
         }
         Mutant::LeaveRelaxed => &[
             "keep_alive::either_the_last_buffer_or_the_last_handle_destroys",
             "keep_alive::the_last_of_two_buffers_destroys",
         ],
+        Mutant::HandleRelaxed | Mutant::HandleTwoSteps => {
+            &["keep_alive::the_last_of_two_handles_destroys"]
+        }
     }
 }
 

@@ -19,13 +19,18 @@ struct Lab {
 }
 
 impl Lab {
-    /// A slab whose blocks have all been out before.
-    fn new() -> Arc<Self> {
-        let lab = Self {
-            slab: SlabAllocator::new(64, BLOCKS).unwrap(),
+    /// A slab of which no block was ever out, with `block_bytes` a block.
+    fn fresh(block_bytes: usize) -> Self {
+        Self {
+            slab: SlabAllocator::new(block_bytes, BLOCKS).unwrap(),
             shadow: [UnsafeCell::new(false), UnsafeCell::new(false)],
             gate: Gate::new(),
-        };
+        }
+    }
+
+    /// A slab whose blocks have all been out before.
+    fn new() -> Arc<Self> {
+        let lab = Self::fresh(64);
         let blocks = [lab.take(), lab.take()];
         for block in blocks {
             lab.give_back(block.unwrap());
@@ -133,6 +138,32 @@ fn no_block_is_lost() {
         for block in blocks {
             lab.give_back(block.expect("both blocks came back"));
         }
+    });
+}
+
+/// Two threads take the first two blocks of a slab, which are so large that each is a
+/// segment of its own.
+///
+/// Fails when a fresh block is found under one lock and counted under another: both
+/// get it, and one of two segments is lost.
+#[test]
+fn two_takers_grow_one_segment_each() {
+    model(|| {
+        let lab = Arc::new(Lab::fresh(1 << 20));
+        let other = thread::spawn({
+            let lab = Arc::clone(&lab);
+            move || {
+                lab.gate.pass();
+                lab.take().unwrap()
+            }
+        });
+        lab.gate.pass();
+        let mine = lab.take().unwrap();
+        let theirs = other.join().unwrap();
+        assert!(lab.slab.stats().reserved_bytes > 2 << 20);
+        assert!(lab.take().is_none(), "there are two blocks");
+        lab.give_back(mine);
+        lab.give_back(theirs);
     });
 }
 

@@ -43,7 +43,7 @@
 //! - **The hot path allocates nothing.** A tensor from a used slab, its views, its guards
 //!   and a decode step's keys and values make no heap block.
 //!
-//! Concurrency is in four small protocols, each explored by loom (`loom_tests/`), heap
+//! Concurrency is in a few small protocols, each explored by loom (`loom_tests/`), heap
 //! use is counted with dhat, and pools poison what they hold under AddressSanitizer.
 
 mod error;

@@ -13,16 +13,26 @@ pub enum Mutant {
     SlabStaleNext,
     /// `SlabAllocator`: links a block under one lock, makes it the head under another.
     SlabPushTwoSteps,
+    /// `SlabAllocator`: finds a fresh block under one lock, counts it under another.
+    SlabGrowTwoSteps,
+    /// `Meter`: a load and a store where one maximum belongs.
+    PeakTwoSteps,
     /// `Storage`: the last handle frees without seeing what the others did.
     LastViewRelaxed,
     /// `Storage`: a load and a store where one subtraction belongs.
     LastViewTwoSteps,
     /// State word: a reader does not look for a writer.
     ReaderIgnoresWriter,
+    /// State word: a reader counts itself with a load and a store.
+    ReaderTwoSteps,
+    /// State word: a reader does not see what the last writer published.
+    ReaderRelaxed,
     /// State word: a writer does not look for readers.
     WriterIgnoresReaders,
     /// State word: a writer takes the word with a load and a store.
     WriterTwoSteps,
+    /// State word: a writer does not see what was done before it.
+    WriterRelaxed,
     /// State word: `freeze` does not look for a writer.
     FreezeIgnoresWriter,
     /// State word: a borrow ends without publishing what it did.
@@ -31,26 +41,40 @@ pub enum Mutant {
     FreezeRelaxed,
     /// Keep-alive: closing looks at the word and sets the bit in two steps.
     CloseTwoSteps,
+    /// Keep-alive: closing does not publish what the handles did.
+    CloseRelaxed,
     /// Keep-alive: the last one out does not see what the others did.
     LeaveRelaxed,
+    /// `SharedAllocator`: a handle goes away without publishing what was done with it.
+    HandleRelaxed,
+    /// `SharedAllocator`: a load and a store where one subtraction belongs.
+    HandleTwoSteps,
 }
 
 #[cfg(loom)]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 12] = [
+    pub const ALL: [Mutant; 20] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
+        Mutant::SlabGrowTwoSteps,
+        Mutant::PeakTwoSteps,
         Mutant::LastViewRelaxed,
         Mutant::LastViewTwoSteps,
         Mutant::ReaderIgnoresWriter,
+        Mutant::ReaderTwoSteps,
+        Mutant::ReaderRelaxed,
         Mutant::WriterIgnoresReaders,
         Mutant::WriterTwoSteps,
+        Mutant::WriterRelaxed,
         Mutant::FreezeIgnoresWriter,
         Mutant::ReleaseRelaxed,
         Mutant::FreezeRelaxed,
         Mutant::CloseTwoSteps,
+        Mutant::CloseRelaxed,
         Mutant::LeaveRelaxed,
+        Mutant::HandleRelaxed,
+        Mutant::HandleTwoSteps,
     ];
 }
 

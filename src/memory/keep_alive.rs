@@ -59,14 +59,19 @@ impl KeepAlive {
     /// has to destroy.
     #[must_use]
     pub fn close(&self) -> bool {
-        let before = if mutant::is(Mutant::CloseTwoSteps) {
-            let before = self.word.load(Ordering::Acquire);
-            self.word.fetch_or(CLOSED, Ordering::Release);
-            before
+        let release = if mutant::is(Mutant::CloseRelaxed) {
+            Ordering::Relaxed
         } else {
             // Release: what the handles did happens before the destruction by the
             // last `leave`; pairs with its fence.
-            self.word.fetch_or(CLOSED, Ordering::Release)
+            Ordering::Release
+        };
+        let before = if mutant::is(Mutant::CloseTwoSteps) {
+            let before = self.word.load(Ordering::Acquire);
+            self.word.fetch_or(CLOSED, release);
+            before
+        } else {
+            self.word.fetch_or(CLOSED, release)
         };
         let last = before == 0;
         if last {

@@ -1,6 +1,7 @@
 use std::ops::Index;
 
 use super::{AllocError, Allocator, Block, Request, Stats, Tag};
+use crate::mutant::{self, Mutant};
 use crate::sync::Ordering;
 use crate::sync::atomic::AtomicUsize;
 use crate::types::Device;
@@ -93,9 +94,14 @@ impl Counters {
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.requested.fetch_add(block.len(), Ordering::Relaxed);
         let before = self.live.fetch_add(block.capacity(), Ordering::Relaxed);
-        // fetch_max and not a load and a store: a smaller peak must never win.
-        self.peak_live
-            .fetch_max(before + block.capacity(), Ordering::Relaxed);
+        let live = before + block.capacity();
+        if mutant::is(Mutant::PeakTwoSteps) {
+            let peak = self.peak_live.load(Ordering::Relaxed);
+            self.peak_live.store(peak.max(live), Ordering::Relaxed);
+        } else {
+            // fetch_max and not a load and a store: a smaller peak must never win.
+            self.peak_live.fetch_max(live, Ordering::Relaxed);
+        }
     }
 
     fn subtract(&self, block: &Block) {

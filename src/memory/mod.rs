@@ -13,9 +13,10 @@
 //! a [`SharedAllocator`] and get [`Buffer`]s. A buffer keeps the whole stack that
 //! made it alive, so every handle may be dropped first.
 //!
-//! Four small protocols are shared between threads, each a loom model in
-//! `loom_tests/`: keep-alive, the state word, the reference count of a [`Storage`],
-//! and the free list of a [`SlabAllocator`].
+//! A few small protocols are shared between threads, each a loom model in
+//! `loom_tests/`: the handles of a [`SharedAllocator`] and its keep-alive, the state
+//! word, the reference count of a [`Storage`], the free list and the growth of a
+//! [`SlabAllocator`], the peak of a [`Meter`].
 
 mod allocator;
 mod buffer;

@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 
 use super::keep_alive::KeepAlive;
 use super::{AllocError, Allocator, Block, Buffer, Request, Stats, Tag};
+use crate::mutant::{self, Mutant};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Ordering, fence};
 use crate::types::Device;
@@ -172,9 +173,21 @@ impl Clone for SharedAllocator {
 impl Drop for SharedAllocator {
     fn drop(&mut self) {
         let core = self.core();
-        // Release: what was done through this handle happens before the closing;
-        // pairs with the fence below, in whichever thread drops the last one.
-        if core.handles.fetch_sub(1, Ordering::Release) != 1 {
+        let release = if mutant::is(Mutant::HandleRelaxed) {
+            Ordering::Relaxed
+        } else {
+            // Release: what was done through this handle happens before the closing;
+            // pairs with the fence below, in whichever thread drops the last one.
+            Ordering::Release
+        };
+        let before = if mutant::is(Mutant::HandleTwoSteps) {
+            let before = core.handles.load(Ordering::Acquire);
+            core.handles.store(before - 1, release);
+            before
+        } else {
+            core.handles.fetch_sub(1, release)
+        };
+        if before != 1 {
             return;
         }
         // Acquire: pairs with the Release of the other handles' drops.

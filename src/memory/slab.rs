@@ -296,6 +296,10 @@ impl<P: PageSource> SlabAllocator<P> {
         if fresh {
             if free.segments[segment].is_none() {
                 let grown = self.grow(segment, block)?;
+                if mutant::is(Mutant::SlabGrowTwoSteps) {
+                    drop(free);
+                    free = self.free.lock();
+                }
                 free.reserved_bytes += grown.region.bytes() + grown.table.bytes();
                 free.segments[segment] = Some(grown);
             }

@@ -54,9 +54,14 @@ impl StateWord {
     /// # Errors
     /// [`Refusal::Writing`] and [`Refusal::TooManyReaders`].
     pub fn read(&self) -> Result<bool, Refusal> {
-        // Acquire: pairs with the Release of `end_write` and `freeze`, so the last
-        // writer's bytes are seen.
-        let mut word = self.word.load(Ordering::Acquire);
+        let acquire = if mutant::is(Mutant::ReaderRelaxed) {
+            Ordering::Relaxed
+        } else {
+            // Acquire: pairs with the Release of `end_write` and `freeze`, so the last
+            // writer's bytes are seen.
+            Ordering::Acquire
+        };
+        let mut word = self.word.load(acquire);
         loop {
             if word & FROZEN != 0 {
                 return Ok(false);
@@ -67,13 +72,15 @@ impl StateWord {
             if word & READERS >= MAX_READERS {
                 return Err(Refusal::TooManyReaders(word & READERS));
             }
-            // Acquire on success and on failure: as for the load above.
-            match self.word.compare_exchange_weak(
-                word,
-                word + 1,
-                Ordering::Acquire,
-                Ordering::Acquire,
-            ) {
+            if mutant::is(Mutant::ReaderTwoSteps) {
+                self.word.store(word + 1, Ordering::Release);
+                return Ok(true);
+            }
+            // On success and on failure, for a word that is seen here may be FROZEN.
+            match self
+                .word
+                .compare_exchange_weak(word, word + 1, acquire, acquire)
+            {
                 Ok(_) => return Ok(true),
                 Err(now) => word = now,
             }
@@ -103,11 +110,17 @@ impl StateWord {
                 return Ok(());
             }
         }
-        // Acquire: pairs with the Release of `end_read` and `end_write`, so that
-        // whoever was there before is done. Relaxed on failure: a refusal reads nothing.
+        let acquire = if mutant::is(Mutant::WriterRelaxed) {
+            Ordering::Relaxed
+        } else {
+            // Acquire: pairs with the Release of `end_read` and `end_write`, so that
+            // whoever was there before is done.
+            Ordering::Acquire
+        };
+        // Relaxed on failure: a refusal reads nothing.
         match self
             .word
-            .compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed)
+            .compare_exchange(0, WRITER, acquire, Ordering::Relaxed)
         {
             Ok(_) => Ok(()),
             Err(word) if word & FROZEN != 0 => Err(Refusal::Frozen),
