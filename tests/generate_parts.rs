@@ -60,8 +60,9 @@ mod together {
     use crate::config::Config;
     use crate::kernels::Kernels;
     use crate::model::Model;
-    use crate::support::example::{json, shared};
+    use crate::support::example::json;
     use crate::support::oracle::ids;
+    use crate::support::shared;
     use crate::threads::Team;
 
     const BLOCKS: usize = 12;
