@@ -12,6 +12,7 @@
 //! nothing, also where a guard was forgotten. The interleavings of the state word are
 //! explored in `loom_tests/state.rs`.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;

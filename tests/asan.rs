@@ -13,6 +13,7 @@
 //! fault's name in the environment), which has to die with a report of the sanitizer; the
 //! same steps without the fault have to live. Runs in the lane `cargo +nightly asan`.
 #![cfg(tenslab_asan)]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 use std::hint::black_box;
 use std::process::{Command, Output};

@@ -8,6 +8,7 @@
 //!
 //! dhat is the global allocator of this binary, so it has one test only.
 #![cfg(not(any(loom, tenslab_asan)))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 use std::hint::black_box;
 use std::sync::Arc;

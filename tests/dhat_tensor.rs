@@ -10,6 +10,7 @@
 //! whoever stands in between. dhat is the global allocator of this binary, so it has one
 //! test only.
 #![cfg(not(any(loom, tenslab_asan)))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 use std::hint::black_box;
 

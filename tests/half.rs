@@ -12,6 +12,7 @@
 //! neighbours, round to even, multiply. The second needs no rounding at all: narrowing
 //! is monotone, so each half owns the `f32` from the middle below to the middle above.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 #![allow(
     clippy::cast_possible_truncation,
     reason = "a test cuts numbers that it made to fit"

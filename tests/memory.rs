@@ -10,6 +10,7 @@
 //! used before), an `Err` with numbers for all that cannot be, and that each buffer goes
 //! back exactly once, from any thread, after every handle is gone.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 #![allow(
     clippy::cast_possible_truncation,
     reason = "a test cuts numbers that it made to fit"

@@ -6,6 +6,7 @@
 //!   scratch ─┘    (one handle for each tag)   └ snapshot: by tag, and total
 //! ```
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 mod probe;
 

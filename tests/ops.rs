@@ -9,6 +9,7 @@
 //! The conversions themselves are checked in `tests/half.rs`; here it is that `cast`
 //! uses them and nothing else, whatever the layout.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 use tenslab::memory::{AllocError, BorrowError, SharedAllocator, SlabAllocator, Storage, cpu};
 use tenslab::tensor::TensorError;

@@ -11,6 +11,7 @@
 //! not out, comes back otherwise than it went out, or is out when the end comes. So each
 //! test here only has to make the story happen.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 mod probe;
 

@@ -8,6 +8,7 @@
 //! The conformance suite is `tests/memory.rs`, its failing pages are in
 //! `tests/ownership.rs`, the interleavings of its list in `loom_tests/slab.rs`.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 #![allow(
     clippy::cast_possible_truncation,
     reason = "a test cuts numbers that it made to fit"

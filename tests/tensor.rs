@@ -10,6 +10,7 @@
 //! The table of errors is §7 of the tensor contract: what flows from files and requests
 //! is an `Err` with its numbers, what stands in the source is a panic.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 use tenslab::memory::{AllocError, SharedAllocator, SlabAllocator, Storage, cpu};
 use tenslab::tensor::TensorError;

@@ -10,6 +10,7 @@
 //! The tables are written out here a second time on purpose: a code or a name that
 //! changes in `src/` reached files already, so it has to fail.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 #![allow(
     clippy::cast_possible_truncation,
     reason = "a test cuts numbers that it made to fit"

@@ -8,7 +8,7 @@
 //! A [`Spy`] also checks the promise that callers make: what comes back is out, and is
 //! what went out.
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::missing_panics_doc, reason = "a test panics where it fails")]
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 use std::collections::HashMap;
 use std::ops::Range;
