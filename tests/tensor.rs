@@ -308,7 +308,7 @@ fn reserved_dtypes_have_no_tensors() {
 fn sizes_that_overflow_are_refused_before_anything_is_allocated() {
     let storage = Storage::from(cpu().allocate(64, 64).unwrap());
     for (dims, dtype) in [
-        (vec![i64::MAX as usize], DType::I16),
+        (vec![isize::MAX as usize], DType::I16),
         (vec![1 << 60], DType::F64),
         (vec![1 << 31, 1 << 30], DType::F32),
     ] {
@@ -321,7 +321,7 @@ fn sizes_that_overflow_are_refused_before_anything_is_allocated() {
         assert_eq!(over, overflow);
     }
     // It fits an i64 and no memory: the allocator's error.
-    for numel in [i64::MAX as usize, i64::MAX as usize - 63] {
+    for numel in [isize::MAX as usize, isize::MAX as usize - 63] {
         let error = Tensor::zeros([numel], DType::U8, cpu()).unwrap_err();
         assert!(matches!(error, TensorError::Alloc(_)), "{error}");
     }

@@ -246,6 +246,6 @@ impl Dice {
 
     /// A number below `limit`.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
-        (self.roll() % limit as u64) as usize
+        usize::try_from(self.roll() % limit as u64).unwrap()
     }
 }
