@@ -237,8 +237,8 @@ mod os {
             // SAFETY: the range was checked to be inside the region, which is a mapping of
             // ours (the caller's promise).
             let start = unsafe { region.base().add(range.start) };
-            // SAFETY: pages of our own mapping (the caller's promise) become readable and writable; nothing
-            // that could be used before becomes unusable.
+            // SAFETY: pages of our own mapping (the caller's promise) become readable and
+            // writable; nothing that could be used before becomes unusable.
             unsafe {
                 rustix::mm::mprotect(
                     start.as_ptr().cast(),
