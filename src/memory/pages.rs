@@ -57,7 +57,8 @@ impl Region {
 /// - A reserved region is as large and as aligned as asked, belongs to nobody else
 ///   until it is released, and does not move.
 /// - After `commit` returned `Ok` its range may be read and written, and is zero
-///   where it was not committed before.
+///   where it was not committed since the region was reserved. What was decommitted
+///   is initialised, but may be anything.
 /// - `page_bytes` is a power of two and never changes.
 pub unsafe trait PageSource: Send + Sync {
     /// Ranges are multiples of this.
@@ -156,11 +157,15 @@ mod os {
         if bytes == 0 {
             return;
         }
-        // SAFETY: the caller's promise.
-        let done = unsafe { rustix::mm::munmap(base.cast(), bytes) };
-        // It fails only where splitting a mapping needs one more than the process may
-        // have; the range is then leaked, which is sound.
-        debug_assert!(done.is_ok(), "munmap of {bytes} bytes: {done:?}");
+        // SAFETY: the range is of our own mapping and unused (the caller's promise).
+        if unsafe { rustix::mm::munmap(base.cast(), bytes) }.is_ok() {
+            return;
+        }
+        // The kernel joins neighbours to one mapping, and taking a piece out of its middle
+        // makes two. Where the process may have no more of them, the addresses are leaked,
+        // which is sound; the pages go back.
+        // SAFETY: still ours and unused, so the contents may go.
+        let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, Advice::LinuxDontNeed) };
     }
 
     impl OsPages {
@@ -185,7 +190,7 @@ mod os {
             let after = wide - before - bytes;
             // SAFETY: `before + bytes + after == wide`, the length of the mapping.
             let start = unsafe { base.add(before) };
-            // SAFETY: as above; one past its end at most.
+            // SAFETY: `before + bytes <= wide`: inside the mapping, or one past its end.
             let end = unsafe { start.add(bytes) };
             // SAFETY: the part in front of what is handed out; nobody has it.
             unsafe { unmap(base, before) };
