@@ -35,6 +35,14 @@ pub enum AllocError {
         /// The most it can be.
         max: usize,
     },
+    /// No slab can hold so many blocks of this size.
+    #[error("{blocks} blocks of {block_bytes} bytes are more than a slab holds")]
+    SlabTooLarge {
+        /// Bytes of a block.
+        block_bytes: usize,
+        /// Blocks asked for.
+        blocks: u32,
+    },
     /// Every block is in use.
     #[error("all {blocks} blocks of the slab are in use")]
     Exhausted {

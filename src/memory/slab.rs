@@ -54,8 +54,8 @@ const LINK_BYTES: usize = size_of::<u32>();
 /// the system when the slab goes away, which is when its last handle and its last
 /// buffer are gone.
 ///
-/// Cost: one short lock to allocate and one to give back, no system call (but one or
-/// two for each new segment), no heap block. Up to 72 bytes of tables for each block
+/// Cost: one short lock to allocate and one to give back, no system call (but a few for
+/// each new segment, under the lock), no heap block. Up to 72 bytes of tables for each block
 /// that was ever used.
 ///
 /// ```
@@ -148,7 +148,8 @@ impl FreeList {
 
     fn set_next(&mut self, place: (usize, u32), next: u32) {
         if let Some(segment) = &self.segments[place.0] {
-            // SAFETY: as in `next`.
+            // SAFETY: the place is inside the table, aligned for a u32, committed and
+            // only reached under the lock, which `&mut self` says is held.
             unsafe { segment.link(place.1).write(next) };
         }
     }
@@ -159,9 +160,8 @@ impl SlabAllocator {
     /// Nothing is reserved yet.
     ///
     /// # Errors
-    /// [`SizeOverflow`](AllocError::SizeOverflow) where all blocks together are more
-    /// than an address space holds, [`Exhausted`](AllocError::Exhausted) for a slab of
-    /// `u32::MAX` blocks (that number is taken).
+    /// [`SlabTooLarge`](AllocError::SlabTooLarge) where all blocks together are more
+    /// than an address space holds, and for `u32::MAX` blocks (that number is taken).
     pub fn new(block_bytes: usize, blocks: u32) -> Result<Self, AllocError> {
         Self::with_pages(block_bytes, blocks, OsPages)
     }
@@ -173,13 +173,13 @@ impl<P: PageSource> SlabAllocator<P> {
     /// # Errors
     /// As [`new`](SlabAllocator::new).
     pub fn with_pages(block_bytes: usize, blocks: u32, pages: P) -> Result<Self, AllocError> {
-        if blocks == NIL {
-            return Err(AllocError::Exhausted { blocks });
-        }
-        let overflow = AllocError::SizeOverflow {
-            bytes: block_bytes,
-            align: GRAIN,
+        let overflow = AllocError::SlabTooLarge {
+            block_bytes,
+            blocks,
         };
+        if blocks == NIL {
+            return Err(overflow);
+        }
         let stride = block_bytes
             .max(1)
             .checked_next_multiple_of(GRAIN)
