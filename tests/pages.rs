@@ -1,6 +1,7 @@
 //! What the kernel refuses is an error or a leak of addresses, never a panic.
 //!
 //! A process of its own with one test: it uses up all mappings that a process may have.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 #![cfg(all(target_os = "linux", not(tenslab_portable), not(tenslab_asan)))]
 
 use tenslab::memory::{AllocError, OsPages, PageSource, Region};

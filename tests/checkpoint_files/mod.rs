@@ -1,6 +1,6 @@
 //! Checkpoint files for tests: hand-written ones, and the shared ones.
 
-#![allow(dead_code, reason = "every test file uses some of it")]
+#![allow(dead_code, unused_imports, reason = "every test file uses some of it")]
 
 use std::path::{Path, PathBuf};
 
