@@ -132,11 +132,13 @@ impl KvCache {
                 what: "a sequence's tokens",
             })?;
 
-        let rows = TableRows::new(slots, width)?;
-        let ledger = Mutex::new(Ledger::new(blocks, slots)?);
+        // First the region, which nobody touches: the tables are filled, and those of a
+        // region that cannot be had might be more than the machine has.
         let region = allocator
             .with_tag(Tag::Kv)
             .allocate(region_bytes, BLOCK_ALIGN)?;
+        let rows = TableRows::new(slots, width)?;
+        let ledger = Mutex::new(Ledger::new(blocks, slots)?);
         let shared = Shared {
             spec,
             limits,
@@ -341,5 +343,41 @@ impl fmt::Debug for KvCache {
             .field("spec", &self.0.spec)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::KvDims;
+    use super::*;
+    use crate::memory::{CpuAllocator, SlabAllocator};
+    use crate::types::DType;
+
+    fn new(limits: KvLimits, allocator: &SharedAllocator) -> Result<KvCache, KvError> {
+        let dims = KvDims {
+            layers: 1,
+            kv_heads: 1,
+            key_dim: 8,
+            value_dim: 8,
+            block_tokens: 1,
+        };
+        KvCache::new(KvSpec::new(dims, DType::F32)?, limits, allocator)
+    }
+
+    #[test]
+    fn the_region_is_refused_before_tables_are_filled_and_goes_back_with_them() {
+        let limits = KvLimits {
+            blocks: 2,
+            max_sequences: u32::MAX as usize,
+            max_blocks_per_sequence: u32::MAX as usize,
+        };
+        let small = SharedAllocator::new(SlabAllocator::new(64, 1).unwrap());
+        let error = new(limits, &small).unwrap_err();
+        assert!(matches!(error, KvError::Alloc(_)), "{error}");
+
+        let cpu = SharedAllocator::new(CpuAllocator::new());
+        let error = new(limits, &cpu).unwrap_err();
+        assert!(matches!(error, KvError::TablesTooLarge { .. }), "{error}");
+        assert_eq!(cpu.outstanding(), 0, "the region went back");
     }
 }
