@@ -350,17 +350,23 @@ impl Checkpoint {
         &self.metadata
     }
 
-    /// The bytes of all tensors, as they lie in the files.
+    /// The bytes of all tensors, as they lie in the files. `u64::MAX` where that is more.
     #[must_use]
     pub fn tensor_bytes(&self) -> u64 {
-        self.entries.iter().map(WeightEntry::nbytes).sum()
+        sum(self.entries.iter().map(WeightEntry::nbytes))
     }
 
-    /// The bytes of all files, headers included.
+    /// The bytes of all files, headers included. `u64::MAX` where that is more.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
-        self.files.iter().map(CheckpointFile::file_bytes).sum()
+        sum(self.files.iter().map(CheckpointFile::file_bytes))
     }
+}
+
+/// A file has less than 2^63 bytes, and a sparse one costs nothing: three of them are
+/// more than 64 bits hold.
+fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// A link that leads nowhere is there, too: opening it says best what is wrong.
@@ -385,4 +391,43 @@ fn other_files(directory: &Path) -> Result<Vec<String>, WeightsError> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, write};
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::weights::{LoadOptions, Weights};
+
+    #[test]
+    fn shards_of_more_bytes_than_64_bits_hold_are_summed_without_wrapping() {
+        // Only a file system in memory takes sparse files of any length.
+        let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
+            println!("skipped: there is no /dev/shm");
+            return;
+        };
+        let path = directory.path().join("model.safetensors.index.json");
+        write(&path, r#"{"weight_map": {"a": "a", "b": "b", "c": "c"}}"#).unwrap();
+        for name in ["a", "b", "c"] {
+            let bytes = 0x7fff_ffff_ffff_f000_u64;
+            let text = format!(
+                r#"{{"{name}":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#
+            );
+            let header = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+            let file = File::create(directory.path().join(name)).unwrap();
+            file.write_all_at(&header, 0).unwrap();
+            if let Err(error) = file.set_len(header.len() as u64 + bytes) {
+                println!("skipped: {error}");
+                return;
+            }
+        }
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        assert_eq!(checkpoint.entries().len(), 3);
+        assert_eq!(checkpoint.tensor_bytes(), u64::MAX);
+        assert_eq!(checkpoint.file_bytes(), u64::MAX);
+        let error = Weights::load(&path, &LoadOptions::default()).unwrap_err();
+        assert!(matches!(error, WeightsError::TooLarge { .. }), "{error}");
+    }
 }
