@@ -38,7 +38,8 @@ use crate::tensor::{ReadGuard, Tensor};
 /// - [`Tensor`](WeightsError::Tensor) for one that is not contiguous or is being written to;
 /// - [`UnsupportedDType`](WeightsError::UnsupportedDType) where the format has no tag for it;
 /// - [`Format`](WeightsError::Format) for names that make the header longer than readers take;
-/// - [`Io`](WeightsError::Io) for whatever the disk says.
+/// - [`Io`](WeightsError::Io) for whatever the disk says. Only where the action is "sync"
+///   is the new file at `path`, complete, but may not outlive a loss of power.
 pub fn save<N: AsRef<str>>(
     path: impl AsRef<Path>,
     tensors: &[(N, Tensor)],
@@ -53,6 +54,8 @@ pub fn save<N: AsRef<str>>(
         _ => Path::new("."),
     };
     let mut temporary = Temporary::create(path, directory)?;
+    // Before the rename: a directory that cannot be opened is an error that changed nothing.
+    let synced = open_directory(directory)?;
     let file = &mut temporary.file;
     // Small tensors are gathered; a large one goes straight through the buffer.
     let mut out = BufWriter::with_capacity(1 << 16, file);
@@ -61,7 +64,10 @@ pub fn save<N: AsRef<str>>(
         .and_then(|file| file.sync_all());
     written.map_err(|error| WeightsError::io(path, "write", error))?;
     temporary.rename_to(path)?;
-    sync_directory(directory)
+    // Makes the rename itself last.
+    synced
+        .map_or(Ok(()), |synced| synced.sync_all())
+        .map_err(|error| WeightsError::io(directory, "sync", error))
 }
 
 /// One tensor to write.
@@ -242,12 +248,10 @@ impl Drop for Temporary {
     }
 }
 
-/// Makes the rename itself last. Elsewhere directories cannot be opened.
-fn sync_directory(directory: &Path) -> Result<(), WeightsError> {
-    if cfg!(unix) {
-        File::open(directory)
-            .and_then(|directory| directory.sync_all())
-            .map_err(|error| WeightsError::io(directory, "sync", error))?;
-    }
-    Ok(())
+/// The directory, to be synced. None where directories cannot be opened.
+fn open_directory(directory: &Path) -> Result<Option<File>, WeightsError> {
+    cfg!(unix)
+        .then(|| File::open(directory))
+        .transpose()
+        .map_err(|error| WeightsError::io(directory, "open", error))
 }
