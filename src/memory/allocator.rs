@@ -327,7 +327,8 @@ pub unsafe trait Allocator: Send + Sync {
     }
 }
 
-// SAFETY: the same allocator, behind a pointer.
+// SAFETY: blocks come from the allocator behind the pointer, which keeps the contract, and
+// go back to that one; it does not move while an `Arc` of it lives.
 unsafe impl<A: Allocator + ?Sized> Allocator for Arc<A> {
     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
         (**self).allocate_block(request)

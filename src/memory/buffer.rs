@@ -51,7 +51,7 @@ impl Buffer {
         let mut buffer = ManuallyDrop::new(self);
         // SAFETY: `buffer` is never dropped or used again, so this is the only taking.
         let block = unsafe { ManuallyDrop::take(&mut buffer.block) };
-        // SAFETY: as above.
+        // SAFETY: `buffer` is never dropped or used again, so this is the only taking.
         let owner = unsafe { ManuallyDrop::take(&mut buffer.owner) };
         (block, owner)
     }
@@ -100,7 +100,9 @@ impl Buffer {
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let mut bytes = NonNull::slice_from_raw_parts(self.block.as_ptr(), self.block.len());
-        // SAFETY: as in `as_slice`; `&mut self` keeps everybody else out.
+        // SAFETY: the block's `len` bytes are readable, writable and initialised by the
+        // allocator's contract, and nobody else has them; `&mut self` keeps every other
+        // slice of them away.
         unsafe { bytes.as_mut() }
     }
 }
@@ -109,7 +111,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: `self` is going away, so nobody takes either a second time.
         let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        // SAFETY: as above.
+        // SAFETY: `self` is going away, so nobody takes it a second time.
         let owner = unsafe { ManuallyDrop::take(&mut self.owner) };
         // SAFETY: the block is of this owner (`from_parts`), this is the only time
         // it goes back, and slices of it cannot outlive the buffer.

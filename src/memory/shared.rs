@@ -55,7 +55,8 @@ pub struct SharedAllocator {
 // SAFETY: `Allocator` is `Send + Sync`, and the counts are atomic; the pointer to
 // the core is only ever shared (`&Core`) until one thread destroys it.
 unsafe impl Send for SharedAllocator {}
-// SAFETY: as above; every method takes `&self` and reaches `&Core` only.
+// SAFETY: every method takes `&self` and reaches `&Core` only, which is an allocator that is
+// `Sync` and atomic counts.
 unsafe impl Sync for SharedAllocator {}
 
 impl SharedAllocator {
@@ -239,9 +240,10 @@ pub(super) struct Owner {
     core: CorePtr,
 }
 
-// SAFETY: as for `SharedAllocator`.
+// SAFETY: it reaches `&Core` only: an allocator that is `Send + Sync`, and atomic counts.
+// Whichever thread drops the last one destroys it alone.
 unsafe impl Send for Owner {}
-// SAFETY: as for `SharedAllocator`.
+// SAFETY: `&Owner` reaches `&Core` only.
 unsafe impl Sync for Owner {}
 
 impl Owner {

@@ -101,7 +101,8 @@ pub struct Storage {
 // a handle lives, and allocators take blocks back from any thread. The bytes are
 // reached through the state word or through raw pointers.
 unsafe impl Send for Storage {}
-// SAFETY: as above.
+// SAFETY: `&Storage` reaches the atomics and the fields that do not change; it lends no
+// bytes but behind the state word.
 unsafe impl Sync for Storage {}
 
 impl From<Buffer> for Storage {

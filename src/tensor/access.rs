@@ -47,7 +47,7 @@ unsafe impl<T: Sync> Sync for ReadGuard<'_, T> {}
 unsafe impl<T: Send> Send for WriteGuard<'_, T> {}
 // SAFETY: `&WriteGuard` lends `&[T]` only.
 unsafe impl<T: Sync> Sync for WriteGuard<'_, T> {}
-// SAFETY: as for `WriteGuard`.
+// SAFETY: it lends `&mut [T]`s and ends its borrow with an atomic operation, from any thread.
 unsafe impl<T: Send, const N: usize> Send for DisjointGuard<'_, T, N> {}
 // SAFETY: `&DisjointGuard` lends nothing.
 unsafe impl<T: Sync, const N: usize> Sync for DisjointGuard<'_, T, N> {}
@@ -67,15 +67,19 @@ impl<T> Deref for WriteGuard<'_, T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: as for `ReadGuard`; while `_held` lives nobody else touches them.
+        // SAFETY: `typed` checked bounds, alignment and dtype; the bytes are initialised
+        // (`Buffer`'s contract), the tensor that the guard borrows keeps them, and while
+        // `_held` lives nobody else touches them.
         unsafe { self.elements.as_ref() }
     }
 }
 
 impl<T> DerefMut for WriteGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for `ReadGuard`; while `_held` lives nobody else touches them,
-        // and `&mut self` keeps other borrows of this guard away.
+        // SAFETY: `typed` checked bounds, alignment and dtype; the bytes are initialised
+        // (`Buffer`'s contract), the tensor that the guard borrows keeps them; while
+        // `_held` lives nobody else touches them, and `&mut self` keeps other borrows of
+        // this guard away.
         unsafe { self.elements.as_mut() }
     }
 }
@@ -85,8 +89,10 @@ impl<T, const N: usize> DisjointGuard<'_, T, N> {
     #[must_use]
     pub fn slices(&mut self) -> [&mut [T]; N] {
         self.elements.map(|mut elements| {
-            // SAFETY: as for `WriteGuard`; `write_disjoint` checked that no two share
-            // a byte, and `&mut self` lends each of them once at a time.
+            // SAFETY: `typed` checked bounds, alignment and dtype of each; the bytes are
+            // initialised (`Buffer`'s contract), the tensors that the guard borrows keep
+            // them; while `_held` lives nobody else touches them, `write_disjoint` checked
+            // that no two share a byte, and `&mut self` lends each of them once at a time.
             unsafe { elements.as_mut() }
         })
     }
@@ -247,9 +253,9 @@ impl Tensor {
         // SAFETY: every index is inside its dimension, so this is an element of the
         // view, and views were checked to lie inside their storage.
         let place = unsafe { first.add(element) };
-        // SAFETY: as above; initialised (`Buffer`'s contract), every pattern is a `T`
-        // (`Element`'s), and nobody writes while `_held` lives. Unaligned, because a
-        // view may begin anywhere.
+        // SAFETY: an element of the view, so readable; initialised (`Buffer`'s contract),
+        // every pattern is a `T` (`Element`'s), and nobody writes while `_held` lives.
+        // Unaligned, because a view may begin anywhere.
         unsafe { place.read_unaligned() }
     }
 

@@ -59,8 +59,8 @@ fn refuse_reserved(dtype: DType) -> Result<(), TensorError> {
 impl Tensor {
     /// A contiguous tensor whose elements are initialised, but to anything.
     ///
-    /// It begins at a multiple of 64 bytes. From a slab that has been used before, it
-    /// makes no heap block.
+    /// It begins at a multiple of 64 bytes. From a slab it makes no heap block (but one
+    /// where it has no elements: such a block has no place in a slab).
     ///
     /// # Errors
     /// [`Unimplemented`](TensorError::Unimplemented) for a reserved dtype,

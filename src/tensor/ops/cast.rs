@@ -98,9 +98,9 @@ fn convert<S: Float, D: Float>(dst: &Tensor, src: &Tensor) -> Result<(), TensorE
             for (step, to) in to[to_at..to_at + elements].iter_mut().enumerate() {
                 // SAFETY: an element of the view, so inside its storage.
                 let place = unsafe { from.add(from_at + step) };
-                // SAFETY: as above; initialised, every pattern is an `S`, and nobody
-                // writes while the borrow lives. Unaligned, because a view may begin
-                // anywhere.
+                // SAFETY: an element of the view, so readable; initialised, every pattern
+                // is an `S`, and nobody writes while the borrow lives. Unaligned, because
+                // a view may begin anywhere.
                 let element = unsafe { place.read_unaligned() };
                 *to = D::from_f32_bits(element.to_f32_bits());
             }

@@ -56,7 +56,7 @@ pub fn copy(dst: &Tensor, src: &Tensor) -> Result<(), TensorError> {
         |to_at, from_at, elements| {
             // SAFETY: an element of the view, so inside its storage.
             let to = unsafe { to.add(to_at * width) };
-            // SAFETY: as above.
+            // SAFETY: an element of that view, so inside its storage.
             let from = unsafe { from.add(from_at * width) };
             // SAFETY: a run is inside both views; `dst` is ours alone and nobody
             // writes `src` while the two borrows live. The ranges may meet only
