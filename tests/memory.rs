@@ -388,12 +388,10 @@ fn resident_bytes() -> usize {
 #[test]
 fn eight_gigabytes_of_zeros_touch_no_page_until_they_are_used() {
     let before = resident_bytes();
-    let begun = std::time::Instant::now();
     let tensor = Tensor::zeros([8 << 30], DType::U8, cpu()).unwrap();
     let plain = cpu().allocate(2 << 30, 64).unwrap();
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 512 << 20, "{grown} bytes became resident");
-    assert!(begun.elapsed().as_secs() < 1, "{:?}", begun.elapsed());
     for at in [0, 1 << 32, (8 << 30) - 1] {
         assert_eq!(tensor.item::<u8>(&[at]), 0);
     }
