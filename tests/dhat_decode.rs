@@ -20,6 +20,7 @@ const HEADS: usize = 2;
 const DIM: usize = 8;
 const WIDTH: usize = HEADS * DIM;
 const BLOCK_TOKENS: usize = 4;
+const THREE_BLOCKS: u32 = 12;
 
 /// One token through all layers, with a toy for arithmetic.
 fn decode(
@@ -97,7 +98,7 @@ fn a_decode_step_makes_no_heap_block() {
     };
     counted(0, false); // warm
     // Across the ends of blocks, where the sequence takes another one.
-    for token in 1..3 * BLOCK_TOKENS as u32 {
+    for token in 1..THREE_BLOCKS {
         assert_eq!(counted(token, false), 0, "token {token}");
     }
     assert_eq!(counted(99, true), 1, "the planted box is seen");
