@@ -32,11 +32,21 @@ pub(crate) struct Args {
     pub(crate) prompt: String,
 
     /// The same as token ids: 504,3575,282
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        value_name = "IDS",
+        value_delimiter = ','
+    )]
     pub(crate) prompt_ids: Option<Vec<u32>>,
 
     /// Tokens to make
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        value_name = "N",
+        default_value_t = 64
+    )]
     pub(crate) max_tokens: usize,
 
     /// Tokens that the KV cache has room for, prompt included [default: what the model was made for]
@@ -64,7 +74,12 @@ pub(crate) struct Args {
     pub(crate) chunk: usize,
 
     /// 0 takes the most likely token, always; above it samples
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        value_name = "T",
+        default_value_t = 0.0
+    )]
     pub(crate) temperature: f32,
 
     /// Sample from the most likely tokens that have this share together
@@ -77,7 +92,12 @@ pub(crate) struct Args {
     pub(crate) top_p: f32,
 
     /// Where sampling starts; the same seed gives the same text
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        value_name = "N",
+        default_value_t = 0
+    )]
     pub(crate) seed: u64,
 
     /// With --json: the five highest logits of each step

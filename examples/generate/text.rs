@@ -64,7 +64,7 @@ impl Vocabulary {
                 ))),
             },
             Self::Ids => Err(Trouble::new(
-                "the model directory has no tokenizer.json, which --prompt needs; give --prompt-ids instead",
+                "the model directory has no tokenizer.json, so text cannot be read; give token ids with --prompt-ids",
             )),
         }
     }

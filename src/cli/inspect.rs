@@ -70,7 +70,7 @@ fn print_file(
     }
     writeln!(
         out,
-        "{} tensors, {} bytes ({}), data from byte {}",
+        "{} tensors in a file of {} bytes ({}), data from byte {}",
         entries.len(),
         file.file_bytes(),
         binary_bytes(file.file_bytes()),

@@ -91,7 +91,8 @@ pub(super) struct Shared {
 
 impl KvCache {
     /// A cache over one region of `limits.blocks` blocks, taken from `allocator`
-    /// under [`Tag::Kv`].
+    /// under [`Tag::Kv`]: one allocation, so not from a
+    /// [`SlabAllocator`](crate::memory::SlabAllocator) with smaller blocks.
     ///
     /// The region is not touched here: memory that the allocator commits lazily
     /// becomes resident as blocks are first written.

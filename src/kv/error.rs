@@ -79,7 +79,7 @@ pub enum KvError {
         total: usize,
     },
     /// As many sequences live as the cache was made for.
-    #[error("all {max} sequences of the kv cache are in use")]
+    #[error("all {max} sequences of the kv cache are in use (its max_sequences)")]
     OutOfSequences {
         /// Sequences that may live at one time.
         max: usize,
@@ -93,7 +93,7 @@ pub enum KvError {
         max: usize,
     },
     /// A step must append at least one token.
-    #[error("a step of 0 tokens")]
+    #[error("a step needs at least one token")]
     EmptyStep,
     /// The layer is not in the spec.
     #[error("layer {layer} does not exist, the kv cache has {layers}")]
@@ -156,7 +156,7 @@ pub enum KvError {
         layer: usize,
     },
     /// `commit` of a step that did not write every layer. It was rolled back.
-    #[error("{} of {layers} layers were not written in this step: {missing}", .missing.len())]
+    #[error("{} of {layers} layers were not written, so the step was rolled back; missing: layer {missing}", .missing.len())]
     LayersNotWritten {
         /// The layers that were not written.
         missing: LayerSet,

@@ -46,6 +46,9 @@
 //!   last piece. It may be written again in the same step: the last one counts.
 //! - A step reads a layer only after it wrote it ([`KvError::LayerNotWritten`]
 //!   before that); [`Step::committed`] lends the tokens from before the step.
+//! - [`Step::commit`] takes all tokens of the step. To keep some of them only (drafted
+//!   tokens of which two were right), drop the step and append those again; truncating and
+//!   forking come with the prefix index.
 //! - [`Step::commit`] needs every layer; otherwise it names those that are missing
 //!   and rolls back. A step that is leaked with [`std::mem::forget`] commits nothing:
 //!   its blocks stay reserved for the sequence.

@@ -265,10 +265,13 @@ pub struct Stats {
 ///
 /// This is the side that implementers and wrappers see. Users hold a
 /// [`SharedAllocator`](super::SharedAllocator). A wrapper owns another allocator,
-/// passes both calls on, and does its own work around them:
+/// passes every call on, and does its own work around them. The methods that have a
+/// default are for the bottom of a stack: a wrapper that does not forward them hides what
+/// is below it.
 ///
 /// ```
-/// use tenslab::memory::{AllocError, Allocator, Block, Request};
+/// use tenslab::Device;
+/// use tenslab::memory::{AllocError, Allocator, Block, Request, Stats};
 ///
 /// struct RoundUp<A>(A);
 ///
@@ -281,6 +284,18 @@ pub struct Stats {
 ///     unsafe fn release_block(&self, block: Block) {
 ///         // SAFETY: the caller's promise, passed on.
 ///         unsafe { self.0.release_block(block) }
+///     }
+///
+///     fn device(&self) -> Device {
+///         self.0.device()
+///     }
+///
+///     fn stats(&self) -> Stats {
+///         self.0.stats()
+///     }
+///
+///     fn trim(&self) -> usize {
+///         self.0.trim()
 ///     }
 /// }
 /// ```

@@ -62,13 +62,13 @@ pub enum AllocError {
 #[non_exhaustive]
 pub enum BorrowError {
     /// Somebody is writing.
-    #[error("{storage} is being written to")]
+    #[error("{storage} is being written to, through this or another view of it")]
     Writing {
         /// The storage asked for.
         storage: StorageId,
     },
     /// Somebody is reading, so nobody may write.
-    #[error("{storage} is being read by {readers}, so it cannot be written to")]
+    #[error("{storage} has {readers} read guards out, so it cannot be written to")]
     Reading {
         /// The storage asked for.
         storage: StorageId,

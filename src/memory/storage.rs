@@ -306,6 +306,7 @@ unsafe fn give_back(place: NonNull<Header>) {
 impl fmt::Debug for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Storage")
+            .field("id", &self.id())
             .field("ptr", &self.as_ptr())
             .field("len", &self.len())
             .field("tag", &self.tag())

@@ -41,7 +41,7 @@ pub enum TensorError {
         bytes: usize,
     },
     /// There is no such dimension.
-    #[error("dimension {dim} of a tensor of rank {rank}")]
+    #[error("there is no dimension {dim}, the tensor has {rank}")]
     NoSuchDim {
         /// The dimension asked for.
         dim: usize,
@@ -49,7 +49,7 @@ pub enum TensorError {
         rank: usize,
     },
     /// A range that is not inside its dimension.
-    #[error("range {start}..{end} of dimension {dim}, which has {size}")]
+    #[error("range {start}..{end} does not lie in dimension {dim}, which has {size}")]
     BadRange {
         /// The dimension.
         dim: usize,
@@ -62,7 +62,7 @@ pub enum TensorError {
     },
     /// The elements are not packed in row-major order. Copy the tensor first.
     #[error(
-        "shape {} with strides {} is not contiguous: copy it into a contiguous tensor first",
+        "shape {} with strides {} is not contiguous: ops::cast to the same dtype makes a contiguous copy",
         layout.0, layout.1
     )]
     NotContiguous {

@@ -67,7 +67,8 @@ impl Tensor {
     /// [`SizeOverflow`](TensorError::SizeOverflow), and whatever the allocator says.
     ///
     /// # Panics
-    /// If the shape is a literal that is none ([`Shape::from`]).
+    /// If the shape is an array of more than 8 dimensions or too many elements. For shapes
+    /// from data there is [`Shape::from_dims`].
     #[track_caller]
     pub fn empty(
         shape: impl Into<Shape>,
@@ -87,7 +88,8 @@ impl Tensor {
     /// As [`empty`](Tensor::empty).
     ///
     /// # Panics
-    /// If the shape is a literal that is none ([`Shape::from`]).
+    /// If the shape is an array of more than 8 dimensions or too many elements. For shapes
+    /// from data there is [`Shape::from_dims`].
     #[track_caller]
     pub fn zeros(
         shape: impl Into<Shape>,
@@ -112,7 +114,8 @@ impl Tensor {
     /// [`OutOfBounds`](TensorError::OutOfBounds) where it would not fit.
     ///
     /// # Panics
-    /// If the shape is a literal that is none ([`Shape::from`]).
+    /// If the shape is an array of more than 8 dimensions or too many elements. For shapes
+    /// from data there is [`Shape::from_dims`].
     #[track_caller]
     pub fn from_storage(
         storage: &Storage,
@@ -144,7 +147,8 @@ impl Tensor {
     /// As [`from_storage`](Tensor::from_storage); the buffer is then given back.
     ///
     /// # Panics
-    /// If the shape is a literal that is none ([`Shape::from`]).
+    /// If the shape is an array of more than 8 dimensions or too many elements. For shapes
+    /// from data there is [`Shape::from_dims`].
     #[track_caller]
     pub fn from_buffer(
         buffer: Buffer,

@@ -10,6 +10,9 @@
 //! view shares the storage and allocates nothing; a write through one is seen through
 //! all. Nothing is ever copied unless you call [`ops::copy`] or [`ops::cast`].
 //!
+//! The views so far are [`slice`](Tensor::slice), [`reshape`](Tensor::reshape) and
+//! [`view_as_dtype`](Tensor::view_as_dtype); transposing and the like come later.
+//!
 //! There are three ways to the bytes. [`read`](Tensor::read) and
 //! [`write`](Tensor::write) give guards, checked at run time: many readers or one
 //! writer for each storage, a conflict is an error and nothing waits.

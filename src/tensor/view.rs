@@ -52,7 +52,8 @@ impl Tensor {
     /// [`NumelMismatch`](TensorError::NumelMismatch).
     ///
     /// # Panics
-    /// If the shape is a literal that is none ([`Shape::from`]).
+    /// If the shape is an array of more than 8 dimensions or too many elements. For shapes
+    /// from data there is [`Shape::from_dims`].
     #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Tensor, TensorError> {
         let shape = shape.into();

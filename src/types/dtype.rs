@@ -6,7 +6,7 @@ use super::TypeError;
 /// What one element of a tensor is.
 ///
 /// The codes are stable: they reach files, so new ones are appended and none
-/// is ever renumbered. 0 to 9 are the tensor contract's (§3); the rest are
+/// is ever renumbered. 0 to 9 are what an inference engine computes with; the rest are
 /// there because checkpoints hold them.
 ///
 /// `F8E4M3`, `F8E5M2` and `I4` are [reserved](DType::is_reserved): they can be

@@ -15,7 +15,7 @@
 //! Integers only: no hardware conversion and no `f32` operation ever sees a
 //! NaN here, because those set the quiet bit. (The `half` crate's conversions,
 //! hardware and software, do set it: measured, 1,022 `f16` and 126 `bf16`
-//! patterns differ when widened.) The rule is the tensor contract's, §3.1.
+//! patterns differ when widened.)
 //!
 //! `tests/half.rs` checks every 16-bit pattern against an independent model;
 //! the sweep over all 2^32 `f32` patterns is in `.ci/long`.

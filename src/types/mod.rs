@@ -7,8 +7,6 @@
 //! ```
 //!
 //! Everything here is `Copy`, a few words long and safe to send anywhere.
-//! The rules are those of the tensor contract (the `spec/` the crate was
-//! built to), sections 3 to 5.
 
 mod device;
 mod dtype;

@@ -47,7 +47,9 @@ const MAX_THREADS: usize = 16;
 /// ```
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// Who gives the slab. The allocation carries [`Tag::Weights`].
+    /// Who gives the slab: one allocation as large as all tensors together, which carries
+    /// [`Tag::Weights`]. So not a [`SlabAllocator`](memory::SlabAllocator), whose blocks
+    /// are smaller than that; [`memory::cpu`], or a [`Meter`](memory::Meter) over it.
     pub allocator: SharedAllocator,
     /// What `float32`, `float16` and `bfloat16` tensors are cast to: one of these
     /// three, or `None` to keep them. Other tensors are always kept.

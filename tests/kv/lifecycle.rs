@@ -223,7 +223,7 @@ fn commit_names_the_layers_that_are_missing_and_rolls_back() {
     let error = step.commit().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "2 of 3 layers were not written in this step: 0, 2"
+        "2 of 3 layers were not written, so the step was rolled back; missing: layer 0, 2"
     );
     let KvError::LayersNotWritten { missing, layers: 3 } = error else {
         panic!("{error:?}");

@@ -53,6 +53,16 @@ impl Float for bf16 {
 /// nearest, ties to even; too large becomes infinity; a NaN keeps what fits of its
 /// payload and is never quieted ([`types::half`](crate::types::half)).
 ///
+/// ```
+/// use tenslab::{DType, Tensor, bf16, memory, ops};
+///
+/// let wide = Tensor::zeros([2, 3], DType::F32, memory::cpu())?;
+/// wide.write::<f32>()?.fill(1.5);
+/// let narrow = ops::cast(&wide, DType::BF16, memory::cpu())?;
+/// assert_eq!(narrow.item::<bf16>(&[1, 2]).to_bits(), 0x3fc0);
+/// # Ok::<(), tenslab::tensor::TensorError>(())
+/// ```
+///
 /// # Errors
 /// [`Unimplemented`](TensorError::Unimplemented) for a reserved target, before anything
 /// else; [`UnsupportedCast`](TensorError::UnsupportedCast) outside float32, float16 and

@@ -11,6 +11,17 @@ use crate::tensor::{Tensor, TensorError};
 /// two contiguous tensors may share bytes, and the result is what `src` held before;
 /// strided views whose ranges of bytes meet are refused.
 ///
+/// ```
+/// use tenslab::{DType, Tensor, memory, ops};
+///
+/// let matrix = Tensor::zeros([4, 6], DType::F32, memory::cpu())?;
+/// let column = matrix.slice(1, 2, 3)?;                       // not contiguous
+/// let packed = Tensor::empty([4, 1], DType::F32, memory::cpu())?;
+/// ops::copy(&packed, &column)?;
+/// assert_eq!(packed.read::<f32>()?.len(), 4);
+/// # Ok::<(), tenslab::tensor::TensorError>(())
+/// ```
+///
 /// # Errors
 /// [`DTypeMismatch`](TensorError::DTypeMismatch),
 /// [`ShapeMismatch`](TensorError::ShapeMismatch),
