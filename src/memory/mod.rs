@@ -22,6 +22,7 @@ mod allocator;
 mod buffer;
 mod cpu;
 mod error;
+mod fault;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
 mod keep_alive;
 mod meter;
@@ -37,6 +38,7 @@ pub use self::allocator::{Allocator, Block, MAX_ALIGN, Request, Stats, Tag};
 pub use self::buffer::Buffer;
 pub use self::cpu::{CpuAllocator, cpu, default_allocator};
 pub use self::error::{AllocError, BorrowError};
+pub use self::fault::{Fault, FaultPlan};
 pub use self::meter::{Meter, MeterStats, TagStats};
 pub use self::pages::{OsPages, PageSource, Region};
 pub use self::shared::SharedAllocator;
