@@ -18,6 +18,7 @@
     reason = "what counts the executions must not be modelled"
 )]
 
+mod budget;
 mod harness;
 mod keep_alive;
 mod meter;

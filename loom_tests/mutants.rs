@@ -14,6 +14,16 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::SlabPushTwoSteps => &["slab::no_block_is_lost"],
         Mutant::SlabGrowTwoSteps => &["slab::two_takers_grow_one_segment_each"],
         Mutant::PeakTwoSteps => &["meter::a_smaller_peak_never_wins"],
+        Mutant::BudgetFetchAdd => &["budget::what_fits_is_not_refused_because_of_what_does_not"],
+        Mutant::BudgetTwoSteps => &[
+            "budget::who_gets_bytes_finds_their_block_there",
+            "budget::the_sum_is_never_above_the_limit",
+        ],
+        Mutant::BudgetTakeRelaxed
+        | Mutant::BudgetGiveBackRelaxed
+        | Mutant::BudgetGivesBackFirst => &["budget::who_gets_bytes_finds_their_block_there"],
+        Mutant::BudgetPeakTwoSteps => &["budget::a_smaller_peak_never_wins"],
+        Mutant::PressureUnderLock => &["budget::a_callback_may_use_the_limit_it_is_called_for"],
         Mutant::LastViewRelaxed => &["storage::the_last_view_gives_back"],
         Mutant::LastViewTwoSteps => &[
             "storage::the_last_view_gives_back",

@@ -1,5 +1,5 @@
 use crate::kv::KvError;
-use crate::memory::{AllocError, BorrowError};
+use crate::memory::{AllocError, BorrowError, CgroupError};
 use crate::tensor::TensorError;
 use crate::types::TypeError;
 use crate::weights::WeightsError;
@@ -20,6 +20,9 @@ pub enum Error {
     /// A borrow of storage that is refused.
     #[error(transparent)]
     Borrow(#[from] BorrowError),
+    /// A control group's limit that could not be read.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     /// A tensor operation that cannot be done.
     #[error(transparent)]
     Tensor(#[from] TensorError),

@@ -17,6 +17,20 @@ pub enum Mutant {
     SlabGrowTwoSteps,
     /// `Meter`: a load and a store where one maximum belongs.
     PeakTwoSteps,
+    /// `Limit`: an addition that is taken back where it was too much.
+    BudgetFetchAdd,
+    /// `Limit`: a load and a store where one exchange belongs.
+    BudgetTwoSteps,
+    /// `Limit`: who gets bytes that came back does not see their block come back.
+    BudgetTakeRelaxed,
+    /// `Limit`: bytes go back without publishing that their block did.
+    BudgetGiveBackRelaxed,
+    /// `Budget`: bytes go back before their block does.
+    BudgetGivesBackFirst,
+    /// `Limit`: a comparison and a store where one maximum belongs.
+    BudgetPeakTwoSteps,
+    /// `Limit`: a callback is called with the lock held.
+    PressureUnderLock,
     /// `Storage`: the last handle frees without seeing what the others did.
     LastViewRelaxed,
     /// `Storage`: a load and a store where one subtraction belongs.
@@ -54,11 +68,18 @@ pub enum Mutant {
 #[cfg(loom)]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 20] = [
+    pub const ALL: [Mutant; 27] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
         Mutant::PeakTwoSteps,
+        Mutant::BudgetFetchAdd,
+        Mutant::BudgetTwoSteps,
+        Mutant::BudgetTakeRelaxed,
+        Mutant::BudgetGiveBackRelaxed,
+        Mutant::BudgetGivesBackFirst,
+        Mutant::BudgetPeakTwoSteps,
+        Mutant::PressureUnderLock,
         Mutant::LastViewRelaxed,
         Mutant::LastViewTwoSteps,
         Mutant::ReaderIgnoresWriter,

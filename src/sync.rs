@@ -4,6 +4,7 @@
 //!                  cfg(loom)                 otherwise
 //!   Mutex          loom::sync::Mutex         parking_lot::Mutex
 //!   Arc, atomics   loom's                    std's
+//!   thread_local   loom's                    std's
 //! ```
 //!
 //! Everything that several threads share goes through here, so that loom sees
@@ -40,6 +41,7 @@ mod real {
     pub use parking_lot::{Mutex, MutexGuard};
     pub use std::sync::Arc;
     pub use std::sync::atomic::fence;
+    pub use std::thread_local;
 
     /// Atomic integers.
     pub mod atomic {
@@ -56,6 +58,15 @@ mod under_loom {
     pub mod atomic {
         pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
     }
+
+    /// `std::thread_local` for loom: a model's threads are one thread of the system, so
+    /// std's would be shared. (loom's own macro does not take `const` initialisers.)
+    macro_rules! per_thread {
+        ($(#[$attribute:meta])* static $name:ident: $type:ty = const $value:block;) => {
+            loom::thread_local! { $(#[$attribute])* static $name: $type = $value; }
+        };
+    }
+    pub(crate) use per_thread as thread_local;
 
     /// loom's mutex with parking_lot's face: no poisoning.
     #[derive(Debug, Default)]

@@ -49,12 +49,45 @@ pub enum AllocError {
         /// Blocks in the slab.
         blocks: u32,
     },
+    /// The budget has no room for it.
+    #[error(
+        "{requested_bytes} bytes do not fit the budget: {live_bytes} of {limit_bytes} are in \
+         use, and {given_back_bytes} were given back on demand"
+    )]
+    OverBudget {
+        /// Bytes asked for.
+        requested_bytes: usize,
+        /// Bytes in use when it was refused.
+        live_bytes: usize,
+        /// Bytes that may be in use.
+        limit_bytes: usize,
+        /// Bytes that callbacks say they gave back before it was refused.
+        given_back_bytes: usize,
+    },
     /// There is no allocator for this device.
     #[error("allocation on {device} is not implemented: tenslab runs on the CPU")]
     UnsupportedDevice {
         /// The device asked for.
         device: Device,
     },
+}
+
+impl AllocError {
+    /// Might the same request succeed once something else is given back?
+    #[must_use]
+    pub const fn is_shortage(&self) -> bool {
+        match self {
+            AllocError::OverBudget {
+                requested_bytes,
+                limit_bytes,
+                ..
+            } => *requested_bytes <= *limit_bytes,
+            error => matches!(
+                error,
+                AllocError::OutOfMemory { .. } | AllocError::Exhausted { .. }
+            ),
+        }
+    }
 }
 
 /// A borrow of storage that is refused. Nothing ever waits for one.

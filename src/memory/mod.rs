@@ -19,6 +19,7 @@
 //! [`SlabAllocator`], the peak of a [`Meter`].
 
 mod allocator;
+mod budget;
 mod buffer;
 mod cpu;
 mod error;
@@ -35,6 +36,7 @@ mod state;
 mod storage;
 
 pub use self::allocator::{Allocator, Block, MAX_ALIGN, Request, Stats, Tag};
+pub use self::budget::{Budget, CgroupError, CgroupMemory, Charge, Limit, PressureGuard, Shortage};
 pub use self::buffer::Buffer;
 pub use self::cpu::{CpuAllocator, cpu, default_allocator};
 pub use self::error::{AllocError, BorrowError};

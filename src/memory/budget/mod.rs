@@ -1,0 +1,183 @@
+//! [`Budget`]: one hard limit in bytes over several users and allocators.
+//!
+//! ```text
+//!   weights ─▶ Budget<CpuAllocator>  ─┐
+//!   kv ──────▶ Budget<SlabAllocator> ─┼─▶ Limit   used <= limit, whoever asks
+//!   mmap, bumpalo, … ──────── Charge ─┘     │
+//!                                           └ short? ─▶ callbacks: "give some back"
+//! ```
+//!
+//! A [`Limit`] is the number that all share. A [`Budget`] counts what goes through it to
+//! its upstream; a [`Charge`] counts memory that is no allocation of ours.
+//!
+//! The order makes the limit a promise. Bytes are charged before the upstream is asked,
+//! and go back to the limit after the block went back to the upstream: so what is
+//! charged is never less than what is out, and who gets a charge finds its memory there.
+//! Where the upstream refuses, the charge goes back.
+//!
+//! Where the limit refuses, [callbacks](Limit::on_pressure) are asked for memory, with no
+//! lock held, a bounded number of times. They may allocate from and give back to the
+//! same budget. `loom_tests/budget.rs` explores all this.
+
+mod cgroup;
+mod charge;
+mod limit;
+mod pressure;
+
+pub use self::cgroup::{CgroupError, CgroupMemory};
+pub use self::charge::Charge;
+pub use self::limit::Limit;
+pub use self::pressure::{PressureGuard, Shortage};
+
+use self::charge::Taken;
+use super::{AllocError, Allocator, Block, Request, Stats};
+use crate::mutant::{self, Mutant};
+use crate::types::Device;
+
+/// How often an upstream that is short is asked again after callbacks gave memory back.
+const UPSTREAM_RETRIES: usize = 2;
+
+/// An allocator that takes no more than a [`Limit`] lets it.
+///
+/// What counts is what the allocations take up of the upstream (their
+/// [`capacity`](Block::capacity)), zero bytes of them for an empty one. Several budgets
+/// may share one limit; a budget over a budget of the same limit counts twice.
+///
+/// ```
+/// use tenslab::memory::{AllocError, Budget, CpuAllocator, Limit, SharedAllocator};
+///
+/// let limit = Limit::new(1 << 20);
+/// let weights = SharedAllocator::new(Budget::new(CpuAllocator::new(), &limit));
+/// let kv = SharedAllocator::new(Budget::new(CpuAllocator::new(), &limit));
+///
+/// let held = weights.allocate(700 << 10, 64)?;
+/// let error = kv.allocate(400 << 10, 64).unwrap_err();
+/// assert_eq!(error.to_string(), "409600 bytes do not fit the budget: 716800 of 1048576 \
+///     are in use, and 0 were given back on demand");
+///
+/// drop(held);                                      // gives its bytes back to the limit
+/// assert!(kv.allocate(400 << 10, 64).is_ok());
+/// # Ok::<(), AllocError>(())
+/// ```
+///
+/// An upstream that is short of memory itself is asked again after callbacks gave
+/// something back, at most twice.
+///
+/// Cost: one atomic exchange to allocate and one subtraction to give back. No heap
+/// block, also where the limit refuses.
+#[derive(Debug)]
+pub struct Budget<A> {
+    upstream: A,
+    limit: Limit,
+}
+
+/// What a block counts.
+fn cost(block: &Block) -> usize {
+    // Never less than what is usable, whatever the upstream says of itself.
+    block.capacity().max(block.len())
+}
+
+impl<A> Budget<A> {
+    /// Lets `upstream` hand out what `limit` lets it.
+    pub fn new(upstream: A, limit: &Limit) -> Self {
+        Self {
+            upstream,
+            limit: limit.clone(),
+        }
+    }
+
+    /// The allocator that is limited.
+    pub fn upstream(&self) -> &A {
+        &self.upstream
+    }
+
+    /// What limits it.
+    pub fn limit(&self) -> &Limit {
+        &self.limit
+    }
+}
+
+/// A block that goes back to its allocator unless it is kept.
+struct Unsettled<'a, A: Allocator> {
+    upstream: &'a A,
+    block: Option<Block>,
+}
+
+impl<A: Allocator> Drop for Unsettled<'_, A> {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            // SAFETY: it came from this allocator just now, goes back once (`take`), and
+            // nobody else has seen it.
+            unsafe { self.upstream.release_block(block) };
+        }
+    }
+}
+
+impl<A: Allocator> Budget<A> {
+    /// Charges what the upstream took beyond what was asked for.
+    fn settle(&self, block: Block, mut taken: Taken<'_>) -> Result<Block, AllocError> {
+        let cost = cost(&block);
+        if cost <= taken.bytes() {
+            taken.keep(cost);
+            return Ok(block);
+        }
+        // Declared after `taken`, so dropped before it: first the block goes back, then
+        // the charge. Also where a callback panics.
+        let mut held = Unsettled {
+            upstream: &self.upstream,
+            block: Some(block),
+        };
+        taken.grow(cost - taken.bytes())?;
+        let Some(block) = held.block.take() else {
+            unreachable!("nobody took it");
+        };
+        taken.keep(cost);
+        Ok(block)
+    }
+}
+
+// SAFETY: blocks come from the upstream and go back to it unchanged.
+unsafe impl<A: Allocator> Allocator for Budget<A> {
+    fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
+        let mut retries = UPSTREAM_RETRIES;
+        loop {
+            // Before the upstream is asked: else two could both have a block that only
+            // one has room for.
+            let taken = Taken::new(&self.limit, request.bytes())?;
+            let error = match self.upstream.allocate_block(request) {
+                Ok(block) => return self.settle(block, taken),
+                Err(error) => error,
+            };
+            drop(taken);
+            if retries == 0 || !error.is_shortage() || self.limit.relieve(request.bytes()) == 0 {
+                return Err(error);
+            }
+            retries -= 1;
+        }
+    }
+
+    unsafe fn release_block(&self, block: Block) {
+        let taken = Taken::again(&self.limit, cost(&block));
+        if mutant::is(Mutant::BudgetGivesBackFirst) {
+            drop(taken);
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.upstream.release_block(block) };
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.release_block(block) };
+        // Only now: who gets these bytes has to find the block there.
+        drop(taken);
+    }
+
+    fn device(&self) -> Device {
+        self.upstream.device()
+    }
+
+    fn stats(&self) -> Stats {
+        self.upstream.stats()
+    }
+
+    fn trim(&self) -> usize {
+        self.upstream.trim()
+    }
+}
