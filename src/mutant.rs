@@ -15,7 +15,7 @@ pub enum Mutant {
     SlabPushTwoSteps,
     /// `SlabAllocator`: finds a fresh block under one lock, counts it under another.
     SlabGrowTwoSteps,
-    /// `Meter`: a load and a store where one maximum belongs.
+    /// `Meter`: finds the new peak under one lock, writes it under another.
     PeakTwoSteps,
     /// `Limit`: an addition that is taken back where it was too much.
     BudgetFetchAdd,
@@ -31,6 +31,8 @@ pub enum Mutant {
     BudgetPeakTwoSteps,
     /// `Limit`: a callback is called with the lock held.
     PressureUnderLock,
+    /// `Meter`: counts a block as back only after it went back.
+    MeterCountsAfterRelease,
     /// `Storage`: the last handle frees without seeing what the others did.
     LastViewRelaxed,
     /// `Storage`: a load and a store where one subtraction belongs.
@@ -68,7 +70,7 @@ pub enum Mutant {
 #[cfg(loom)]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 27] = [
+    pub const ALL: [Mutant; 28] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -80,6 +82,7 @@ impl Mutant {
         Mutant::BudgetGivesBackFirst,
         Mutant::BudgetPeakTwoSteps,
         Mutant::PressureUnderLock,
+        Mutant::MeterCountsAfterRelease,
         Mutant::LastViewRelaxed,
         Mutant::LastViewTwoSteps,
         Mutant::ReaderIgnoresWriter,

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::ptr::NonNull;
 
+use serde::{Deserialize, Serialize};
+
 use super::{AllocError, HeaderSlot};
 use crate::sync::Arc;
 use crate::types::Device;
@@ -13,7 +15,8 @@ pub const MAX_ALIGN: usize = 1 << 30;
 /// A tag changes nothing about the memory; it is what [`Meter`](super::Meter)
 /// keeps its numbers by. Give one with
 /// [`SharedAllocator::with_tag`](super::SharedAllocator::with_tag).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Tag {
     /// Nobody said.
@@ -38,17 +41,23 @@ impl Tag {
         Tag::Scratch,
         Tag::Activations,
     ];
-}
 
-impl fmt::Display for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+    /// Its name: one word in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
             Tag::Other => "other",
             Tag::Weights => "weights",
             Tag::Kv => "kv",
             Tag::Scratch => "scratch",
             Tag::Activations => "activations",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 
@@ -248,7 +257,7 @@ impl Block {
 }
 
 /// What an allocator holds, in bytes. A moment's picture: other threads go on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Asked for by the allocations that are out.

@@ -29,6 +29,7 @@ mod keep_alive;
 mod meter;
 mod pages;
 pub(crate) mod poison;
+mod resident;
 mod shared;
 mod slab;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
@@ -41,8 +42,9 @@ pub use self::buffer::Buffer;
 pub use self::cpu::{CpuAllocator, cpu, default_allocator};
 pub use self::error::{AllocError, BorrowError};
 pub use self::fault::{Fault, FaultPlan};
-pub use self::meter::{Meter, MeterStats, TagStats};
+pub use self::meter::{Meter, MeterReport, MeterStats, Scope, ScopeStats, ScopeTagStats, TagStats};
 pub use self::pages::{OsPages, PageSource, Region};
+pub use self::resident::{ProcessMemory, resident_bytes};
 pub use self::shared::SharedAllocator;
 pub use self::slab::SlabAllocator;
 pub(crate) use self::storage::{Exclusive, Shared};
