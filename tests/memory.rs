@@ -380,7 +380,7 @@ fn resident_bytes() -> usize {
 
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * OsPages.page_bytes()
+    pages * OsPages::new().page_bytes()
 }
 
 /// Other tests of this file run beside it, but none of them holds half a gigabyte.

@@ -447,7 +447,7 @@ fn resident_bytes_are_those_that_were_touched() {
     // Other tests of this process go up and down meanwhile, by far less.
     let grown = after.resident_bytes - before.resident_bytes;
     assert!((48 * MIB..80 * MIB).contains(&grown), "{grown}");
-    assert!(memory::resident_bytes().unwrap() >= 64 * MIB);
+    assert!(ProcessMemory::resident().unwrap() >= 64 * MIB);
     // A part of a page counts as far as the buffer has it.
     let few = memory::cpu().allocate_zeroed(2 * MIB + 7, 64).unwrap();
     assert_eq!(few.resident_bytes().unwrap(), 0);

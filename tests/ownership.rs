@@ -313,18 +313,18 @@ fn a_wrapper_that_changes_the_alignment_keeps_the_rest_of_the_request() {
 
 #[test]
 fn pages_are_as_large_as_asked_aligned_and_zero() {
-    let page = OsPages.page_bytes();
+    let page = OsPages::new().page_bytes();
     assert!(page.is_power_of_two());
     let mut dice = Dice(7);
     for align in [1, 64, page, 4 * page, 2 << 20] {
         let bytes = 1 + dice.below(5 * page);
-        let region = OsPages.reserve(bytes, align).unwrap();
+        let region = OsPages::new().reserve(bytes, align).unwrap();
         assert!(region.bytes() >= bytes && region.bytes().is_multiple_of(page));
         assert!(region.base().addr().get().is_multiple_of(align.max(page)));
         // SAFETY: the region is `OsPages`' and not given back yet.
-        unsafe { OsPages.commit(&region, 0..region.bytes()) }.unwrap();
+        unsafe { OsPages::new().commit(&region, 0..region.bytes()) }.unwrap();
         // SAFETY: as above; a range past its end is refused.
-        let past = unsafe { OsPages.commit(&region, 0..region.bytes() + page) };
+        let past = unsafe { OsPages::new().commit(&region, 0..region.bytes() + page) };
         assert!(past.is_err());
         for at in 0..region.bytes() {
             // SAFETY: inside the region.
@@ -333,7 +333,7 @@ fn pages_are_as_large_as_asked_aligned_and_zero() {
             assert_eq!(unsafe { byte.read() }, 0);
         }
         // SAFETY: ours, once, and not used any more.
-        unsafe { OsPages.release(region) };
+        unsafe { OsPages::new().release(region) };
     }
 }
 
@@ -342,12 +342,12 @@ fn pages_are_as_large_as_asked_aligned_and_zero() {
 #[test]
 fn pages_at_an_alignment_that_is_no_power_of_two_are_a_typo() {
     for align in [0, 3, 12_288, usize::MAX] {
-        let panic = catch_unwind(|| OsPages.reserve(4096, align).map(|_| ())).unwrap_err();
+        let panic = catch_unwind(|| OsPages::new().reserve(4096, align).map(|_| ())).unwrap_err();
         let message = panic.downcast_ref::<&str>().expect("a message");
         assert!(message.contains("power of two"), "{message}");
     }
-    let error = OsPages.reserve(usize::MAX, 64).unwrap_err();
+    let error = OsPages::new().reserve(usize::MAX, 64).unwrap_err();
     assert!(matches!(error, AllocError::SizeOverflow { .. }));
-    let error = OsPages.reserve(4096, 1 << 63).unwrap_err();
+    let error = OsPages::new().reserve(4096, 1 << 63).unwrap_err();
     assert!(matches!(error, AllocError::SizeOverflow { .. }));
 }

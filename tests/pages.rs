@@ -10,22 +10,22 @@ use tenslab::memory::{AllocError, OsPages, PageSource, Region};
 fn resident_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * OsPages.page_bytes()
+    pages * OsPages::new().page_bytes()
 }
 
 /// Commits every second page until the kernel has no mapping left, and returns the error.
 fn exhaust(region: &Region) -> AllocError {
-    let page = OsPages.page_bytes();
+    let page = OsPages::new().page_bytes();
     (0..region.bytes())
         .step_by(2 * page)
         // SAFETY: the region came from this source and is not given back.
-        .find_map(|at| unsafe { OsPages.commit(region, at..at + page) }.err())
+        .find_map(|at| unsafe { OsPages::new().commit(region, at..at + page) }.err())
         .expect("a process may have so many mappings")
 }
 
 #[test]
 fn a_process_without_mappings_left_gets_errors_and_its_pages_go_back() {
-    let page = OsPages.page_bytes();
+    let page = OsPages::new().page_bytes();
     let most: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count")
         .unwrap()
         .trim()
@@ -40,9 +40,9 @@ fn a_process_without_mappings_left_gets_errors_and_its_pages_go_back() {
     let bytes = 16 << 20;
     let mut joined: Vec<_> = (0..9)
         .map(|_| {
-            let region = OsPages.reserve(bytes, page).unwrap();
+            let region = OsPages::new().reserve(bytes, page).unwrap();
             // SAFETY: reserved just now.
-            unsafe { OsPages.commit(&region, 0..bytes) }.unwrap();
+            unsafe { OsPages::new().commit(&region, 0..bytes) }.unwrap();
             // SAFETY: committed, so all its bytes are writable.
             unsafe { region.base().write_bytes(1, bytes) };
             region
@@ -53,12 +53,12 @@ fn a_process_without_mappings_left_gets_errors_and_its_pages_go_back() {
     let around = [joined[3].base(), joined[4].base()].map(|base| base.addr().get());
     let neighbours = around[1] - around[0] == 2 * bytes;
 
-    let wide = OsPages.reserve(2 * page * most, page).unwrap();
+    let wide = OsPages::new().reserve(2 * page * most, page).unwrap();
     assert_eq!(exhaust(&wide), AllocError::OutOfMemory { bytes: page });
 
     let before = resident_bytes();
     // SAFETY: from this source, once, and nobody uses it.
-    unsafe { OsPages.release(middle) };
+    unsafe { OsPages::new().release(middle) };
     let given = before.saturating_sub(resident_bytes());
     if !neighbours {
         println!("the kernel put the regions apart, so nothing had to be split");
@@ -67,6 +67,6 @@ fn a_process_without_mappings_left_gets_errors_and_its_pages_go_back() {
 
     for region in joined.into_iter().chain([wide]) {
         // SAFETY: as for `middle`.
-        unsafe { OsPages.release(region) };
+        unsafe { OsPages::new().release(region) };
     }
 }

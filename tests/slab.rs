@@ -60,7 +60,7 @@ fn segments_double_the_slab_and_the_last_one_is_cut_to_it() {
         }
     }
     assert_eq!(grown_at, [0, 4, 8]);
-    let page = OsPages.page_bytes();
+    let page = OsPages::new().page_bytes();
     // 4 + 4 + 5 blocks, and a page of table for each segment.
     assert_eq!(counts.reserved_bytes(), 13 * 256 * KIB + 3 * page);
     assert_eq!(slab.stats().reserved_bytes, counts.reserved_bytes());

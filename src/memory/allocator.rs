@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use serde::{Deserialize, Serialize};
@@ -213,6 +214,13 @@ impl Block {
         self
     }
 
+    /// Notes that it [grew](Allocator::grow_block) to `len` usable bytes, which take up
+    /// `capacity` bytes of the allocator.
+    pub const fn set_grown(&mut self, len: usize, capacity: usize) {
+        self.len = len;
+        self.capacity = capacity;
+    }
+
     /// The first byte.
     #[must_use]
     pub const fn as_ptr(&self) -> NonNull<u8> {
@@ -268,6 +276,16 @@ pub struct Stats {
     pub cached_bytes: usize,
     /// Address space held for both.
     pub reserved_bytes: usize,
+}
+
+/// What giving the memory of a part of a block back came to, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Decommitted {
+    /// The whole pages of the range: bytes that need no memory until they are written
+    /// again. 0 where the allocator cannot give a part of a block back.
+    pub bytes: usize,
+    /// Those of them that were in memory: by so much the process got smaller.
+    pub resident_bytes: usize,
 }
 
 /// Hands out blocks of memory and takes them back, from any thread.
@@ -333,6 +351,55 @@ pub unsafe trait Allocator: Send + Sync {
     /// once, and nobody uses its bytes or its header slot any more.
     unsafe fn release_block(&self, block: Block);
 
+    /// Makes `block` `bytes` bytes long, where it stands. By default that cannot be.
+    ///
+    /// After `Ok` the block's `len` is `bytes`, its bytes up to the old `len` are as
+    /// before and the new ones are initialised; address, cookie, tag and header slot are
+    /// the same. After `Err` nothing is changed.
+    ///
+    /// # Errors
+    /// [`AllocError::CannotGrow`] where there is no room.
+    ///
+    /// # Safety
+    /// `block` came from `allocate_block` of this very allocator and is not given back,
+    /// `bytes` is no less than its `len`, and nobody else uses the block meanwhile.
+    unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
+        Err(AllocError::CannotGrow {
+            bytes,
+            capacity: block.capacity(),
+        })
+    }
+
+    /// Gives the memory of a part of a block back, as far as it is whole pages. The
+    /// block stays out and its bytes stay readable and writable; what they hold is
+    /// anything until they are written. By default nothing happens.
+    ///
+    /// An allocator with a limit stops counting [`Decommitted::bytes`]; who wants to use
+    /// them again says so with [`commit`](Allocator::commit) first.
+    ///
+    /// # Safety
+    /// `block` came from `allocate_block` of this very allocator and is not given back,
+    /// `range` is inside its `len`, and nobody else uses the range meanwhile.
+    unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
+        let _ = (block, range);
+        Decommitted::default()
+    }
+
+    /// Says that a part of a block that was [decommitted](Allocator::decommit) will be
+    /// used again. By default nothing happens: memory comes with the first touch.
+    ///
+    /// # Errors
+    /// That of an allocator with a limit. The bytes can still be touched, but then more is
+    /// used than was allowed.
+    ///
+    /// # Safety
+    /// `block` came from `allocate_block` of this very allocator and is not given back,
+    /// and `range` is inside its `len`.
+    unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
+        let _ = (block, range);
+        Ok(())
+    }
+
     /// Where the memory is.
     fn device(&self) -> Device {
         Device::Cpu
@@ -361,6 +428,21 @@ unsafe impl<A: Allocator + ?Sized> Allocator for Arc<A> {
     unsafe fn release_block(&self, block: Block) {
         // SAFETY: the caller's promise, passed on to the allocator it was made about.
         unsafe { (**self).release_block(block) }
+    }
+
+    unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { (**self).grow_block(block, bytes) }
+    }
+
+    unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { (**self).decommit(block, range) }
+    }
+
+    unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { (**self).commit(block, range) }
     }
 
     fn device(&self) -> Device {

@@ -1,9 +1,10 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::shared::Owner;
-use super::{Block, Tag};
+use super::{AllocError, Block, Decommitted, Tag, populate};
 use crate::types::Device;
 
 /// The one owner of one allocation. Dropping it gives the memory back, exactly
@@ -105,6 +106,77 @@ impl Buffer {
         // slice of them away.
         unsafe { bytes.as_mut() }
     }
+
+    /// Makes it `bytes` bytes long without moving it. The new bytes are anything. Asking
+    /// for less than it has does nothing.
+    ///
+    /// It works where the allocator has room behind the block: always up to the end of
+    /// the last page of a large block of [`CpuAllocator`](super::CpuAllocator), and beyond
+    /// it while the addresses behind it are free. A way to be lucky, not to be sure: on an
+    /// error allocate anew and copy.
+    ///
+    /// # Errors
+    /// [`AllocError::CannotGrow`]; the buffer is as before.
+    pub fn try_grow(&mut self, bytes: usize) -> Result<(), AllocError> {
+        if bytes <= self.len() {
+            return Ok(());
+        }
+        // SAFETY: the block is of this owner (`from_parts`) and out; `bytes` is more than
+        // its length, and `&mut self` keeps everybody else away.
+        unsafe { self.owner.allocator().grow_block(&mut self.block, bytes) }
+    }
+
+    /// Gives the memory of a range back, as far as it is whole pages and the allocator
+    /// can, and says how much that was. The bytes of the range are anything afterwards;
+    /// they may still be read and written, and memory comes again with the first touch.
+    ///
+    /// # Panics
+    /// If the range is not of this buffer.
+    #[track_caller]
+    pub fn decommit(&mut self, range: Range<usize>) -> Decommitted {
+        check(&range, self.len());
+        // SAFETY: the block is of this owner (`from_parts`) and out, the range was checked,
+        // and `&mut self` keeps everybody else away.
+        unsafe { self.owner.allocator().decommit(&self.block, range) }
+    }
+
+    /// Says that a range that was [decommitted](Buffer::decommit) will be used again, so
+    /// that an allocator with a limit counts it.
+    ///
+    /// # Errors
+    /// That of an allocator with a limit.
+    ///
+    /// # Panics
+    /// If the range is not of this buffer.
+    #[track_caller]
+    pub fn commit(&mut self, range: Range<usize>) -> Result<(), AllocError> {
+        check(&range, self.len());
+        // SAFETY: the block is of this owner (`from_parts`) and out, and the range was
+        // checked.
+        unsafe { self.owner.allocator().commit(&self.block, range) }
+    }
+
+    /// Brings the pages of a range into memory now, with `threads` threads: see
+    /// [`populate`].
+    ///
+    /// # Errors
+    /// As [`populate`].
+    ///
+    /// # Panics
+    /// If the range is not of this buffer.
+    #[track_caller]
+    pub fn populate(&mut self, range: Range<usize>, threads: usize) -> Result<(), AllocError> {
+        populate(&mut self.as_mut_slice()[range], threads)
+    }
+}
+
+/// A range that is not of the buffer is a typo of the caller's, as in a slice.
+#[track_caller]
+fn check(range: &Range<usize>, len: usize) {
+    assert!(
+        range.start <= range.end && range.end <= len,
+        "{range:?} is not of a buffer of {len} bytes"
+    );
 }
 
 impl Drop for Buffer {

@@ -64,6 +64,25 @@ pub enum AllocError {
         /// Bytes that callbacks say they gave back before it was refused.
         given_back_bytes: usize,
     },
+    /// The block cannot be made longer where it stands.
+    #[error("a block of {capacity} bytes cannot grow to {bytes} where it stands")]
+    CannotGrow {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes that the block takes up.
+        capacity: usize,
+    },
+    /// The memory cannot be locked, so the system might swap it out.
+    #[error(
+        "{bytes} bytes cannot be locked into memory: the process may lock {limit_bytes} in all \
+         (RLIMIT_MEMLOCK, ulimit -l)"
+    )]
+    CannotLock {
+        /// Bytes that have to be locked.
+        bytes: usize,
+        /// Bytes that the process may lock, what it has locked already included.
+        limit_bytes: u64,
+    },
     /// There is no allocator for this device.
     #[error("allocation on {device} is not implemented: tenslab runs on the CPU")]
     UnsupportedDevice {

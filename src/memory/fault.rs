@@ -1,7 +1,7 @@
 use std::num::NonZeroU64;
 use std::ops::Range;
 
-use super::{AllocError, Allocator, Block, Request, Stats};
+use super::{AllocError, Allocator, Block, Decommitted, Request, Stats};
 use crate::sync::Mutex;
 use crate::types::Device;
 
@@ -146,6 +146,24 @@ unsafe impl<A: Allocator> Allocator for Fault<A> {
     unsafe fn release_block(&self, block: Block) {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.upstream.release_block(block) }
+    }
+
+    unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
+        if self.fails() {
+            return Err(AllocError::OutOfMemory { bytes });
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.grow_block(block, bytes) }
+    }
+
+    unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.decommit(block, range) }
+    }
+
+    unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.commit(block, range) }
     }
 
     fn device(&self) -> Device {

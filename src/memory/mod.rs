@@ -29,6 +29,7 @@ mod keep_alive;
 mod meter;
 mod pages;
 pub(crate) mod poison;
+mod populate;
 mod resident;
 mod shared;
 mod slab;
@@ -36,15 +37,18 @@ mod slab;
 mod state;
 mod storage;
 
-pub use self::allocator::{Allocator, Block, MAX_ALIGN, Request, Stats, Tag};
+pub use self::allocator::{Allocator, Block, Decommitted, MAX_ALIGN, Request, Stats, Tag};
 pub use self::budget::{Budget, CgroupError, CgroupMemory, Charge, Limit, PressureGuard, Shortage};
 pub use self::buffer::Buffer;
-pub use self::cpu::{CpuAllocator, cpu, default_allocator};
+pub use self::cpu::{CpuAllocator, Lock, cpu, default_allocator};
 pub use self::error::{AllocError, BorrowError};
 pub use self::fault::{Fault, FaultPlan};
 pub use self::meter::{Meter, MeterReport, MeterStats, Scope, ScopeStats, ScopeTagStats, TagStats};
-pub use self::pages::{OsPages, PageSource, Region};
-pub use self::resident::{ProcessMemory, resident_bytes};
+pub use self::pages::{
+    FakePages, HeapPages, HugePages, OsPages, PageCounts, PageSource, Region, resident_bytes,
+};
+pub use self::populate::populate;
+pub use self::resident::ProcessMemory;
 pub use self::shared::SharedAllocator;
 pub use self::slab::SlabAllocator;
 pub(crate) use self::storage::{Exclusive, Shared};

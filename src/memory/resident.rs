@@ -8,7 +8,7 @@ use std::io;
 
 use serde::Serialize;
 
-use super::Buffer;
+use super::{Buffer, resident_bytes};
 
 /// Memory of this process, as the kernel counts it.
 ///
@@ -45,22 +45,20 @@ impl ProcessMemory {
     pub fn read() -> io::Result<Self> {
         os::process()
     }
-}
 
-/// Resident bytes of this process: RSS, from `/proc/self/statm`. The short way, a few
-/// microseconds. No heap block.
-///
-/// # Errors
-/// As [`ProcessMemory::read`].
-pub fn resident_bytes() -> io::Result<usize> {
-    os::resident()
+    /// Resident bytes of this process alone: RSS, from `/proc/self/statm`. The short way,
+    /// a few microseconds. No heap block.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn resident() -> io::Result<usize> {
+        os::resident()
+    }
 }
 
 impl Buffer {
-    /// How many of its bytes have memory behind them, from `/proc/self/pagemap`.
-    ///
-    /// Counts a page that was only ever read too, although it is the kernel's one page
-    /// of zeros. One read of the kernel for each 2 MiB; no heap block.
+    /// Bytes of the pages it lies in that have memory behind them: [`resident_bytes`] of
+    /// its bytes.
     ///
     /// ```
     /// use tenslab::memory;
@@ -77,8 +75,7 @@ impl Buffer {
     /// # Errors
     /// As [`ProcessMemory::read`].
     pub fn resident_bytes(&self) -> io::Result<usize> {
-        let start = self.as_ptr().addr();
-        os::resident_of(start..start + self.len())
+        resident_bytes(self.as_slice()).ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 }
 
@@ -86,8 +83,6 @@ impl Buffer {
 mod os {
     use std::fs::File;
     use std::io::{self, Read};
-    use std::ops::Range;
-    use std::os::unix::fs::FileExt;
 
     use super::ProcessMemory;
 
@@ -137,40 +132,11 @@ mod os {
             pages.checked_mul(rustix::param::page_size())
         })
     }
-
-    /// Bytes of the page map for each page.
-    const ENTRY_BYTES: usize = 8;
-    /// The bit of an entry that says that the page is in memory.
-    const PRESENT: u64 = 1 << 63;
-
-    pub(super) fn resident_of(range: Range<usize>) -> io::Result<usize> {
-        if range.is_empty() {
-            return Ok(0);
-        }
-        let page_bytes = rustix::param::page_size();
-        let map = File::open("/proc/self/pagemap")?;
-        let mut entries = [0; 512 * ENTRY_BYTES];
-        let (mut page, end) = (range.start / page_bytes, range.end.div_ceil(page_bytes));
-        let mut resident = 0;
-        while page < end {
-            let wanted = (end - page).min(entries.len() / ENTRY_BYTES) * ENTRY_BYTES;
-            map.read_exact_at(&mut entries[..wanted], page as u64 * ENTRY_BYTES as u64)?;
-            for entry in entries[..wanted].as_chunks::<ENTRY_BYTES>().0 {
-                if u64::from_ne_bytes(*entry) & PRESENT != 0 {
-                    let start = (page * page_bytes).max(range.start);
-                    resident += ((page + 1) * page_bytes).min(range.end) - start;
-                }
-                page += 1;
-            }
-        }
-        Ok(resident)
-    }
 }
 
 #[cfg(not(target_os = "linux"))]
 mod os {
     use std::io;
-    use std::ops::Range;
 
     use super::ProcessMemory;
 
@@ -179,10 +145,6 @@ mod os {
     }
 
     pub(super) fn resident() -> io::Result<usize> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    pub(super) fn resident_of(_range: Range<usize>) -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

@@ -1,9 +1,10 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::keep_alive::KeepAlive;
-use super::{AllocError, Allocator, Block, Buffer, Request, Stats, Tag};
+use super::{AllocError, Allocator, Block, Buffer, Decommitted, Request, Stats, Tag};
 use crate::mutant::{self, Mutant};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Ordering, fence};
@@ -222,6 +223,21 @@ unsafe impl Allocator for SharedAllocator {
         unsafe { self.core().allocator.release_block(block) }
     }
 
+    unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { self.core().allocator.grow_block(block, bytes) }
+    }
+
+    unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { self.core().allocator.decommit(block, range) }
+    }
+
+    unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { self.core().allocator.commit(block, range) }
+    }
+
     fn device(&self) -> Device {
         self.device()
     }
@@ -271,6 +287,11 @@ impl Owner {
         unsafe { self.core().allocator.release_block(block) };
     }
 
+    /// The allocator that it is inside of.
+    pub(super) fn allocator(&self) -> &dyn Allocator {
+        &self.core().allocator
+    }
+
     /// The owner as a plain pointer, for a header; still inside.
     pub(super) fn into_raw(self) -> RawOwner {
         RawOwner(ManuallyDrop::new(self).core)
@@ -297,8 +318,13 @@ impl RawOwner {
     }
 
     pub(super) fn device(&self) -> Device {
+        self.allocator().device()
+    }
+
+    /// The allocator that it is inside of.
+    pub(super) fn allocator(&self) -> &dyn Allocator {
         // SAFETY: the owner it was made of is still inside, so the core is alive.
-        unsafe { self.0.as_ref() }.allocator.device()
+        &unsafe { self.0.as_ref() }.allocator
     }
 }
 

@@ -163,7 +163,7 @@ impl SlabAllocator {
     /// [`SlabTooLarge`](AllocError::SlabTooLarge) where all blocks together are more
     /// than an address space holds, and for `u32::MAX` blocks (that number is taken).
     pub fn new(block_bytes: usize, blocks: u32) -> Result<Self, AllocError> {
-        Self::with_pages(block_bytes, blocks, OsPages)
+        Self::with_pages(block_bytes, blocks, OsPages::new())
     }
 }
 

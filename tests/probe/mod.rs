@@ -87,12 +87,12 @@ impl CountedPages {
 // SAFETY: every call is passed on to `OsPages` unchanged, or refused before it.
 unsafe impl PageSource for CountedPages {
     fn page_bytes(&self) -> usize {
-        OsPages.page_bytes()
+        OsPages::new().page_bytes()
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Result<Region, AllocError> {
         self.0.fail.check(bytes)?;
-        let region = OsPages.reserve(bytes, align)?;
+        let region = OsPages::new().reserve(bytes, align)?;
         self.0.regions.fetch_add(1, Ordering::Relaxed);
         self.0.ever_reserved.fetch_add(1, Ordering::Relaxed);
         self.0
@@ -104,12 +104,12 @@ unsafe impl PageSource for CountedPages {
     unsafe fn commit(&self, region: &Region, range: Range<usize>) -> Result<(), AllocError> {
         self.0.fail.check(range.len())?;
         // SAFETY: the caller's promise; our regions are `OsPages`'.
-        unsafe { OsPages.commit(region, range) }
+        unsafe { OsPages::new().commit(region, range) }
     }
 
     unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
         // SAFETY: the caller's promise; our regions are `OsPages`'.
-        unsafe { OsPages.decommit(region, range) }
+        unsafe { OsPages::new().decommit(region, range) }
     }
 
     unsafe fn release(&self, region: Region) {
@@ -118,7 +118,7 @@ unsafe impl PageSource for CountedPages {
             .reserved_bytes
             .fetch_sub(region.bytes(), Ordering::Relaxed);
         // SAFETY: the caller's promise; our regions are `OsPages`'.
-        unsafe { OsPages.release(region) }
+        unsafe { OsPages::new().release(region) }
     }
 }
 

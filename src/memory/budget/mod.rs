@@ -29,8 +29,10 @@ pub use self::charge::Charge;
 pub use self::limit::Limit;
 pub use self::pressure::{PressureGuard, Shortage};
 
+use std::ops::Range;
+
 use self::charge::Taken;
-use super::{AllocError, Allocator, Block, Request, Stats};
+use super::{AllocError, Allocator, Block, Decommitted, Request, Stats};
 use crate::mutant::{self, Mutant};
 use crate::types::Device;
 
@@ -167,6 +169,30 @@ unsafe impl<A: Allocator> Allocator for Budget<A> {
         unsafe { self.upstream.release_block(block) };
         // Only now: who gets these bytes has to find the block there.
         drop(taken);
+    }
+
+    /// Inside what the block takes up already. More than that cannot be had: what the
+    /// upstream would take is known only when it cannot be refused any more.
+    unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
+        let capacity = cost(block);
+        if bytes > capacity {
+            return Err(AllocError::CannotGrow { bytes, capacity });
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.grow_block(block, bytes) }?;
+        debug_assert_eq!(cost(block), capacity, "it grew inside its capacity");
+        Ok(())
+    }
+
+    /// Passed on; the bytes stay counted.
+    unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.decommit(block, range) }
+    }
+
+    unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.commit(block, range) }
     }
 
     fn device(&self) -> Device {

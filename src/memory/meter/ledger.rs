@@ -127,6 +127,14 @@ impl Ledger {
         self.live = self.live.wrapping_sub(bytes.1);
     }
 
+    /// Counts what a block that is out became longer. Raises no peak.
+    pub(super) fn grow(&mut self, (tag, before): Weight, (_, after): Weight) {
+        let taken = &mut self.flows[tag as usize].taken;
+        taken.requested = taken.requested.wrapping_add(after.0 - before.0);
+        taken.capacity = taken.capacity.wrapping_add(after.1 - before.1);
+        self.live = self.live.wrapping_add(after.1 - before.1);
+    }
+
     /// The bytes that are out, under `tag` and in all.
     pub(super) fn live(&self, tag: Tag) -> (usize, usize) {
         (self.flows[tag as usize].out().capacity, self.live)

@@ -20,9 +20,11 @@
 mod ledger;
 mod stats;
 
+use std::ops::Range;
+
 use self::ledger::{Flows, Ledger, TAGS};
 pub use self::stats::{MeterReport, MeterStats, ScopeStats, ScopeTagStats, TagStats};
-use super::{AllocError, Allocator, Block, ProcessMemory, Request, Stats};
+use super::{AllocError, Allocator, Block, Decommitted, ProcessMemory, Request, Stats};
 use crate::mutant::{self, Mutant};
 use crate::sync::Mutex;
 use crate::types::Device;
@@ -210,6 +212,26 @@ unsafe impl<A: Allocator> Allocator for Meter<A> {
         self.ledger.lock().give_back(weight);
         // SAFETY: the caller's promise, passed on.
         unsafe { self.upstream.release_block(block) }
+    }
+
+    unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
+        let before = ledger::weight(block);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.grow_block(block, bytes) }?;
+        let mut ledger = self.ledger.lock();
+        ledger.grow(before, ledger::weight(block));
+        ledger.raise_peaks(block.tag());
+        Ok(())
+    }
+
+    unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.decommit(block, range) }
+    }
+
+    unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.commit(block, range) }
     }
 
     fn device(&self) -> Device {
