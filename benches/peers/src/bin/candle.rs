@@ -19,7 +19,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let directory = Path::new(directory);
     let tokens: usize = tokens.parse()?;
-    let prompt = ids.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>()?;
+    let prompt = ids
+        .split(',')
+        .map(str::parse)
+        .collect::<Result<Vec<u32>, _>>()?;
 
     let config = std::fs::read(directory.join("config.json"))?;
     let json: serde_json::Value = serde_json::from_slice(&config)?;

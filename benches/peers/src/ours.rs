@@ -1,0 +1,85 @@
+//! tenslab's own contenders, at each height of the stack.
+
+use tenslab::memory::{Allocator, Block, Request};
+use tenslab::{Buffer, DType, SharedAllocator, Tensor};
+
+use crate::contender::Shared;
+
+/// The alignment asked of tenslab: a cache line, as `Tensor` asks.
+pub const ALIGN: usize = 64;
+
+/// `SharedAllocator::allocate` and the buffer's drop.
+pub struct Buffers(pub SharedAllocator);
+
+impl Shared for Buffers {
+    type Held = Buffer;
+
+    #[inline]
+    fn take(&self, bytes: usize) -> Buffer {
+        self.0.allocate(bytes, ALIGN).expect("memory for the race")
+    }
+
+    #[inline]
+    fn give(&self, held: Buffer) {
+        drop(held);
+    }
+
+    #[inline]
+    fn start(held: &Buffer) -> *mut u8 {
+        held.as_ptr()
+    }
+}
+
+/// `Tensor::empty` of one dimension, and the tensor's drop.
+pub struct Tensors(pub SharedAllocator);
+
+impl Shared for Tensors {
+    type Held = Tensor;
+
+    #[inline]
+    fn take(&self, bytes: usize) -> Tensor {
+        Tensor::empty([bytes], DType::U8, &self.0).expect("memory for the race")
+    }
+
+    #[inline]
+    fn give(&self, held: Tensor) {
+        drop(held);
+    }
+
+    #[inline]
+    fn start(held: &Tensor) -> *mut u8 {
+        held.data_ptr()
+    }
+}
+
+/// `allocate_block` and `release_block`, without the handle that keeps the allocator alive.
+pub struct Blocks<A>(pub A);
+
+/// A block on its way between threads.
+pub struct Raw(Block);
+
+// SAFETY: a block is whoever's holds it, on any thread: `Allocator` is `Send + Sync` and
+// takes a block back from any of them.
+unsafe impl Send for Raw {}
+
+impl<A: Allocator> Shared for Blocks<A> {
+    type Held = Raw;
+
+    #[inline]
+    fn take(&self, bytes: usize) -> Raw {
+        let request = Request::new(bytes, ALIGN).expect("a size that fits");
+        Raw(self.0.allocate_block(request).expect("memory for the race"))
+    }
+
+    #[inline]
+    fn give(&self, held: Raw) {
+        // SAFETY: `held` came from `take` of this contender (workloads do not mix them),
+        // is given back by value and so once, and nobody keeps its address.
+        unsafe { self.0.release_block(held.0) };
+    }
+
+    #[inline]
+    fn start(held: &Raw) -> *mut u8 {
+        held.0.as_ptr().as_ptr()
+    }
+}
