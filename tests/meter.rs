@@ -270,10 +270,10 @@ fn two_empty_blocks_are_two_allocations() {
 /// and the meter agrees with the slab's own books at the end.
 #[test]
 fn blocks_that_come_back_on_another_thread_do_not_make_the_numbers_drift() {
-    const BLOCKS: usize = 64;
+    const BLOCKS: u32 = 64;
     const ROUNDS: usize = 20_000;
-    let (meter, handle) = metered(BLOCKS as u32);
-    let (give, take) = std::sync::mpsc::sync_channel::<tenslab::Buffer>(BLOCKS / 2);
+    let (meter, handle) = metered(BLOCKS);
+    let (give, take) = std::sync::mpsc::sync_channel::<tenslab::Buffer>(BLOCKS as usize / 2);
     std::thread::scope(|scope| {
         let kv = handle.with_tag(Tag::Kv);
         scope.spawn(move || {
