@@ -287,8 +287,8 @@ fn blocks_that_come_back_on_another_thread_do_not_make_the_numbers_drift() {
         for _ in 0..2000 {
             let stats = meter.snapshot();
             identities(&stats);
-            assert!(stats.total.allocations <= BLOCKS);
-            assert!(stats.total.peak_live_bytes <= BLOCKS * BLOCK);
+            assert!(stats.total.allocations <= BLOCKS as usize);
+            assert!(stats.total.peak_live_bytes <= BLOCKS as usize * BLOCK);
         }
     });
     let stats = meter.snapshot();
