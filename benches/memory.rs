@@ -10,7 +10,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use tenslab::memory::{self, Meter};
+use tenslab::memory::{self, Meter, Trace};
 use tenslab::{DType, SharedAllocator, SlabAllocator, Tensor};
 
 const KIB: usize = 1 << 10;
@@ -38,6 +38,10 @@ fn blocks(criterion: &mut Criterion) {
         });
         group.bench_function(BenchmarkId::new("metered slab", kib), |b| {
             b.iter(|| black_box(metered.allocate(bytes, 64).unwrap()));
+        });
+        let traced = SharedAllocator::new(Trace::new(SlabAllocator::new(bytes, 64).unwrap()));
+        group.bench_function(BenchmarkId::new("traced slab", kib), |b| {
+            b.iter(|| black_box(traced.allocate(bytes, 64).unwrap()));
         });
         group.bench_function(BenchmarkId::new("vec", kib), |b| {
             b.iter(|| black_box(Vec::<u8>::with_capacity(bytes)));

@@ -1,9 +1,14 @@
-//! The meter: what two threads count at once adds up.
+//! The meter and the trace: what two threads count at once adds up, and a block is not
+//! counted twice while it changes hands.
+
+use std::ptr::NonNull;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use tenslab::memory::{AllocError, Allocator, Block, Meter, Request};
+use tenslab::memory::{
+    AllocError, Allocator, Block, EventKind, Meter, Request, Trace, TraceLimits,
+};
 
 use super::harness::{Fate, Gate, Lab, model};
 
@@ -39,29 +44,51 @@ fn a_smaller_peak_never_wins() {
     });
 }
 
-/// An allocator with one block of 64 bytes, which nobody touches.
+/// An allocator with one block, which nobody touches.
 struct OneBlock {
     is_out: AtomicBool,
+    memory: NonNull<[u8; ONE_BLOCK_BYTES]>,
 }
 
 const ONE_BLOCK_BYTES: usize = 64;
 
-// SAFETY: the one block is out once at a time, and the models touch no byte of it (nor
-// could they: they ask for zero bytes).
+impl OneBlock {
+    fn new() -> Self {
+        Self {
+            is_out: AtomicBool::new(false),
+            memory: NonNull::from(Box::leak(Box::new([0; ONE_BLOCK_BYTES]))),
+        }
+    }
+}
+
+// SAFETY: `memory` is only handed on; the rest is loom's.
+unsafe impl Send for OneBlock {}
+// SAFETY: `&OneBlock` hands `memory` on, and reaches nothing else but loom's atomic.
+unsafe impl Sync for OneBlock {}
+
+// SAFETY: the one block is out once at a time, is initialised, and does not move.
 unsafe impl Allocator for OneBlock {
     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
+        assert!(request.bytes() <= ONE_BLOCK_BYTES && request.align() == 1);
         // Acquire: pairs with the Release of whoever gave the block back.
         if self.is_out.swap(true, Ordering::Acquire) {
             return Err(AllocError::Exhausted { blocks: 1 });
         }
-        let place = request.dangling();
-        Ok(Block::new(place, 0, ONE_BLOCK_BYTES, 0, request.tag()))
+        let (place, bytes) = (self.memory.cast(), request.bytes());
+        Ok(Block::new(place, bytes, ONE_BLOCK_BYTES, 0, request.tag()))
     }
 
     unsafe fn release_block(&self, _block: Block) {
         // Release: what was done with the block, and counted of it, happens before it is
         // out again.
         self.is_out.store(false, Ordering::Release);
+    }
+}
+
+impl Drop for OneBlock {
+    fn drop(&mut self) {
+        // SAFETY: leaked from a box of this type in `new`, and nobody has it any more.
+        drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
     }
 }
 
@@ -73,15 +100,10 @@ unsafe impl Allocator for OneBlock {
 #[test]
 fn a_block_that_went_back_is_not_counted_twice() {
     model(|| {
-        let lab = Arc::new((
-            Gate::new(),
-            Meter::new(OneBlock {
-                is_out: AtomicBool::new(false),
-            }),
-        ));
+        let lab = Arc::new((Gate::new(), Meter::new(OneBlock::new())));
         let turn = |(gate, meter): &(Gate, Meter<OneBlock>)| {
             gate.pass();
-            let Ok(block) = meter.allocate_block(Request::new(0, 1).unwrap()) else {
+            let Ok(block) = meter.allocate_block(Request::new(9, 1).unwrap()) else {
                 return;
             };
             // Mine is out, and nobody else's can be.
@@ -98,5 +120,46 @@ fn a_block_that_went_back_is_not_counted_twice() {
         let total = lab.1.snapshot().total;
         assert_eq!((total.allocations, total.live_bytes), (0, 0));
         assert_eq!(total.peak_live_bytes, ONE_BLOCK_BYTES);
+    });
+}
+
+/// The same turns through a trace: in its history the block goes out and comes back by
+/// turns, and while it is out it is the one live block.
+///
+/// Fails when the trace records a release only after the block went back: in between, the
+/// other thread has recorded that it took it.
+#[test]
+fn a_block_is_recorded_as_back_before_it_is_out_again() {
+    model(|| {
+        let limits = TraceLimits {
+            events: 8,
+            live_blocks: 2,
+        };
+        let lab = Arc::new((Gate::new(), Trace::with_limits(OneBlock::new(), limits)));
+        let turn = |(gate, trace): &(Gate, Trace<OneBlock>)| {
+            gate.pass();
+            let Ok(block) = trace.allocate_block(Request::new(9, 1).unwrap()) else {
+                return;
+            };
+            assert_eq!(trace.live_snapshot().live().len(), 1);
+            // SAFETY: from this trace's `allocate_block`, by value, once.
+            unsafe { trace.release_block(block) };
+        };
+        let other = thread::spawn({
+            let lab = Arc::clone(&lab);
+            move || turn(&lab)
+        });
+        turn(&lab);
+        other.join().unwrap();
+        let recording = lab.1.snapshot();
+        let mut is_out = false;
+        for event in recording.events() {
+            match event.kind {
+                EventKind::Allocate(_) => assert!(!std::mem::replace(&mut is_out, true)),
+                EventKind::Release { .. } => assert!(std::mem::replace(&mut is_out, false)),
+                _ => {}
+            }
+        }
+        assert!(!is_out && recording.live().is_empty());
     });
 }

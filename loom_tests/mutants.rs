@@ -25,6 +25,9 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::BudgetPeakTwoSteps => &["budget::a_smaller_peak_never_wins"],
         Mutant::PressureUnderLock => &["budget::a_callback_may_use_the_limit_it_is_called_for"],
         Mutant::MeterCountsAfterRelease => &["meter::a_block_that_went_back_is_not_counted_twice"],
+        Mutant::TraceRecordsAfterRelease => {
+            &["meter::a_block_is_recorded_as_back_before_it_is_out_again"]
+        }
         Mutant::LastViewRelaxed => &["storage::the_last_view_gives_back"],
         Mutant::LastViewTwoSteps => &[
             "storage::the_last_view_gives_back",

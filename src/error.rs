@@ -1,5 +1,5 @@
 use crate::kv::KvError;
-use crate::memory::{AllocError, BorrowError, CgroupError};
+use crate::memory::{AllocError, BorrowError, CgroupError, TraceError};
 use crate::tensor::TensorError;
 use crate::types::TypeError;
 use crate::weights::WeightsError;
@@ -23,6 +23,9 @@ pub enum Error {
     /// A control group's limit that could not be read.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// A file that is no recording of a trace.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// A tensor operation that cannot be done.
     #[error(transparent)]
     Tensor(#[from] TensorError),

@@ -33,6 +33,8 @@ pub enum Mutant {
     PressureUnderLock,
     /// `Meter`: counts a block as back only after it went back.
     MeterCountsAfterRelease,
+    /// `Trace`: records a release only after the block went back.
+    TraceRecordsAfterRelease,
     /// `Storage`: the last handle frees without seeing what the others did.
     LastViewRelaxed,
     /// `Storage`: a load and a store where one subtraction belongs.
@@ -70,7 +72,7 @@ pub enum Mutant {
 #[cfg(loom)]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 28] = [
+    pub const ALL: [Mutant; 29] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -83,6 +85,7 @@ impl Mutant {
         Mutant::BudgetPeakTwoSteps,
         Mutant::PressureUnderLock,
         Mutant::MeterCountsAfterRelease,
+        Mutant::TraceRecordsAfterRelease,
         Mutant::LastViewRelaxed,
         Mutant::LastViewTwoSteps,
         Mutant::ReaderIgnoresWriter,

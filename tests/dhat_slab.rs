@@ -17,7 +17,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use tenslab::memory::{Meter, SharedAllocator, SlabAllocator, Storage, Tag};
+use tenslab::memory::{Meter, SharedAllocator, SlabAllocator, Storage, Tag, Trace};
 
 #[global_allocator]
 static HEAP: dhat::Alloc = dhat::Alloc;
@@ -58,7 +58,9 @@ fn main() {
     let bare = SharedAllocator::new(SlabAllocator::new(4096, 8).unwrap());
     let meter = Arc::new(Meter::new(SlabAllocator::new(4096, 8).unwrap()));
     let metered = SharedAllocator::new(Arc::clone(&meter));
-    for slab in [bare, metered] {
+    let trace = Arc::new(Trace::new(SlabAllocator::new(4096, 8).unwrap()));
+    let traced = SharedAllocator::new(Meter::new(Arc::clone(&trace)));
+    for slab in [bare, metered, traced] {
         round(&slab, false);
         assert_eq!(blocks(|| round(&slab, false)), 0);
         assert_eq!(blocks(|| round(&slab, true)), 1, "the planted box is seen");
@@ -72,5 +74,16 @@ fn main() {
     assert_eq!(grown, expected, "growing");
     assert_eq!(blocks(|| out.clear()), 0);
     assert_eq!(blocks(|| _ = black_box(meter.snapshot())), 0);
+    let numbers = || {
+        let step = meter.scope();
+        trace.mark("step");
+        meter.reset_peaks();
+        black_box((step.stats(), trace.header()));
+    };
+    assert_eq!(blocks(numbers), 0);
+    // Two for the copies, and they are all there is.
+    assert_eq!(blocks(|| drop(black_box(trace.snapshot()))), 2);
+    #[cfg(target_os = "linux")]
+    assert_eq!(blocks(|| _ = black_box(meter.report())), 0);
     println!("blocks of a warm slab make no heap block: ok");
 }

@@ -16,7 +16,7 @@
 //! A few small protocols are shared between threads, each a loom model in
 //! `loom_tests/`: the handles of a [`SharedAllocator`] and its keep-alive, the state
 //! word, the reference count of a [`Storage`], the free list and the growth of a
-//! [`SlabAllocator`], the peak of a [`Meter`].
+//! [`SlabAllocator`], the books of a [`Meter`] and the order of a [`Trace`].
 
 mod allocator;
 mod budget;
@@ -36,6 +36,7 @@ mod slab;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
 mod state;
 mod storage;
+mod trace;
 
 pub use self::allocator::{Allocator, Block, Decommitted, MAX_ALIGN, Request, Stats, Tag};
 pub use self::budget::{Budget, CgroupError, CgroupMemory, Charge, Limit, PressureGuard, Shortage};
@@ -53,6 +54,10 @@ pub use self::shared::SharedAllocator;
 pub use self::slab::SlabAllocator;
 pub(crate) use self::storage::{Exclusive, Shared};
 pub use self::storage::{HeaderSlot, Storage, StorageId};
+pub use self::trace::{
+    Allocation, Event, EventKind, LiveBlock, Name, Recording, ReplayReport, Simulated, Trace,
+    TraceError, TraceHeader, TraceLimits, TraceProblem,
+};
 
 #[cfg(loom)]
 pub use self::{keep_alive::KeepAlive, state::StateWord};
