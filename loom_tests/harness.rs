@@ -15,6 +15,8 @@ pub(crate) fn model(body: impl Fn() + Send + Sync + 'static) {
     let executions = std::sync::Arc::new(Plain::new(0));
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    // Steps of one execution, the setting up included; loom's own limit is 1,000.
+    builder.max_branches = 10_000;
     assert!(
         builder.max_permutations.is_none() && builder.max_duration.is_none(),
         "these limits end a model early and green"

@@ -21,6 +21,7 @@
 mod budget;
 mod harness;
 mod keep_alive;
+mod magazines;
 mod meter;
 mod mutants;
 mod slab;

@@ -11,8 +11,19 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
             "slab::two_takers_get_two_blocks",
             "slab::a_stale_next_is_never_installed",
         ],
-        Mutant::SlabPushTwoSteps => &["slab::no_block_is_lost"],
+        Mutant::SlabPushTwoSteps => &["magazines::two_flushes_lose_no_block"],
         Mutant::SlabGrowTwoSteps => &["slab::two_takers_grow_one_segment_each"],
+        Mutant::MagazineTwoSteps => &[
+            "magazines::a_magazine_is_one_threads_at_a_time",
+            "slab::no_block_is_lost",
+        ],
+        Mutant::MagazineTakeRelaxed | Mutant::MagazineLeaveRelaxed => {
+            &["magazines::a_magazine_is_one_threads_at_a_time"]
+        }
+        Mutant::SlabStealsNothing => &["magazines::what_another_magazine_has_is_stolen"],
+        Mutant::SlabExhaustedEarly => &["magazines::nobody_is_refused_while_a_block_moves"],
+        Mutant::SlabForgetsTrim => &["magazines::nobody_is_refused_for_a_trim"],
+        Mutant::GiveBackTwoSteps => &["magazines::one_of_two_that_give_back_an_id_succeeds"],
         Mutant::PeakTwoSteps => &["meter::a_smaller_peak_never_wins"],
         Mutant::BudgetFetchAdd => &["budget::what_fits_is_not_refused_because_of_what_does_not"],
         Mutant::BudgetTwoSteps => &[

@@ -1,4 +1,5 @@
-//! The slab: a block has one holder at a time, and none is ever lost.
+//! The slab's shared tier and its growth: a block has one holder at a time, and none is
+//! ever lost. Its magazines are in `magazines.rs`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -28,13 +29,14 @@ impl Lab {
         }
     }
 
-    /// A slab whose blocks have all been out before.
+    /// A slab whose blocks have all been out before, and are in the shared tier.
     fn new() -> Arc<Self> {
         let lab = Self::fresh(64);
         let blocks = [lab.take(), lab.take()];
         for block in blocks {
             lab.give_back(block.unwrap());
         }
+        lab.slab.flush();
         Arc::new(lab)
     }
 
@@ -64,8 +66,8 @@ impl Lab {
 
 /// Two threads take a block at once.
 ///
-/// Fails when `take` finds the next block under one lock and installs it under
-/// another: both get the same block.
+/// Fails when `take` finds the next blocks under one lock and takes them under another:
+/// both get the same block.
 #[test]
 fn two_takers_get_two_blocks() {
     model(|| {
@@ -115,10 +117,9 @@ fn a_stale_next_is_never_installed() {
     });
 }
 
-/// Two threads give a block back at once.
+/// Two threads give a block back at once: to the same magazine, or to one each, or past them.
 ///
-/// Fails when a block is linked under one lock and made the head under another: one
-/// of the two is lost.
+/// Fails when a magazine is taken with a load and a store: one of the two is lost.
 #[test]
 fn no_block_is_lost() {
     model(|| {

@@ -67,6 +67,7 @@ pub use self::types::{Bool8, DType, Device, Element, Shape, Strides, bf16, f16};
 pub mod internals {
     pub use crate::memory::{KeepAlive, StateWord};
     pub use crate::mutant::{Mutant, VARIABLE};
+    pub use crate::sync::set_thread_number;
 }
 
 /// The README's example is a test.

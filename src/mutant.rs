@@ -9,12 +9,26 @@
 /// The wrong variants. The line that each replaces names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
-    /// `SlabAllocator`: finds the next block under one lock, installs it under another.
+    /// `SlabAllocator`: finds the next blocks under one lock, takes them under another.
     SlabStaleNext,
-    /// `SlabAllocator`: links a block under one lock, makes it the head under another.
+    /// `SlabAllocator`: links blocks under one lock, makes them the head under another.
     SlabPushTwoSteps,
     /// `SlabAllocator`: finds a fresh block under one lock, counts it under another.
     SlabGrowTwoSteps,
+    /// `SlabAllocator`: a magazine is taken with a load and a store.
+    MagazineTwoSteps,
+    /// `SlabAllocator`: who takes a magazine does not see what the last one did there.
+    MagazineTakeRelaxed,
+    /// `SlabAllocator`: a magazine is left without publishing what was done there.
+    MagazineLeaveRelaxed,
+    /// `SlabAllocator`: what is in other magazines is not looked for.
+    SlabStealsNothing,
+    /// `SlabAllocator`: exhausted is said while somebody is moving blocks.
+    SlabExhaustedEarly,
+    /// `SlabAllocator`: who is refused does not wait for the blocks that a trim has.
+    SlabForgetsTrim,
+    /// `SlabAllocator`: a raw id is checked and given back in two steps.
+    GiveBackTwoSteps,
     /// `Meter`: finds the new peak under one lock, writes it under another.
     PeakTwoSteps,
     /// `Limit`: an addition that is taken back where it was too much.
@@ -72,10 +86,17 @@ pub enum Mutant {
 #[cfg(loom)]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 29] = [
+    pub const ALL: [Mutant; 36] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
+        Mutant::MagazineTwoSteps,
+        Mutant::MagazineTakeRelaxed,
+        Mutant::MagazineLeaveRelaxed,
+        Mutant::SlabStealsNothing,
+        Mutant::SlabExhaustedEarly,
+        Mutant::SlabForgetsTrim,
+        Mutant::GiveBackTwoSteps,
         Mutant::PeakTwoSteps,
         Mutant::BudgetFetchAdd,
         Mutant::BudgetTwoSteps,

@@ -5,6 +5,7 @@
 //!   Mutex          loom::sync::Mutex         parking_lot::Mutex
 //!   Arc, atomics   loom's                    std's
 //!   thread_local   loom's                    std's
+//!   UnsafeCell     loom's                    std's, with loom's face
 //! ```
 //!
 //! Everything that several threads share goes through here, so that loom sees
@@ -35,28 +36,102 @@ pub use std::sync::atomic::Ordering;
 // Set-once cells hold process-wide defaults and feature tests. They are never
 // part of a modelled protocol, and loom has no statics, so they are std's.
 pub use std::sync::OnceLock;
+// Only an alignment.
+pub use crossbeam_utils::CachePadded;
+
+/// Hands out names: 0, 1, 2, … It orders nothing and wraps after 2^32.
+///
+/// std's in both builds, for it lives in statics, which loom has not, and no protocol
+/// depends on it.
+#[derive(Debug)]
+pub struct Names(std::sync::atomic::AtomicU32);
+
+impl Names {
+    /// None handed out yet.
+    #[allow(clippy::new_without_default, reason = "it is made in statics only")]
+    pub const fn new() -> Self {
+        Self(std::sync::atomic::AtomicU32::new(0))
+    }
+
+    /// The next one.
+    pub fn next(&self) -> u32 {
+        // Relaxed: each addition gives another number; nothing else follows from it.
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
 
 #[cfg(not(loom))]
 mod real {
     pub use parking_lot::{Mutex, MutexGuard};
     pub use std::sync::Arc;
     pub use std::sync::atomic::fence;
+    pub use std::thread::yield_now;
     pub use std::thread_local;
 
-    /// Atomic integers.
+    /// Atomic integers and pointers.
     pub mod atomic {
-        pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+        pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+    }
+
+    /// A value that a protocol guards, not the compiler.
+    #[derive(Debug, Default)]
+    pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        /// Wraps `value`.
+        pub const fn new(value: T) -> Self {
+            Self(std::cell::UnsafeCell::new(value))
+        }
+
+        /// A pointer to the value, for a writer.
+        pub fn with_mut<R>(&self, work: impl FnOnce(*mut T) -> R) -> R {
+            work(self.0.get())
+        }
+    }
+
+    thread_local! {
+        static NUMBER: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
+    }
+
+    /// The number of this thread: 0 for the first that asks, and so on. It costs a look
+    /// into the thread's own memory, and a thread that ends leaves nothing behind.
+    #[inline]
+    pub fn thread_number() -> usize {
+        static NUMBERS: super::Names = super::Names::new();
+        NUMBER.with(|number| {
+            number.get().unwrap_or_else(|| {
+                let next = NUMBERS.next() as usize;
+                number.set(Some(next));
+                next
+            })
+        })
     }
 }
 
 #[cfg(loom)]
 mod under_loom {
+    pub use loom::cell::UnsafeCell;
     pub use loom::sync::atomic::fence;
     pub use loom::sync::{Arc, MutexGuard};
+    pub use loom::thread::yield_now;
 
-    /// Atomic integers.
+    /// Atomic integers and pointers.
     pub mod atomic {
-        pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+        pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+    }
+
+    loom::thread_local! {
+        static NUMBER: std::cell::Cell<usize> = std::cell::Cell::new(0);
+    }
+
+    /// The number of this thread: what the model says, else 0.
+    pub fn thread_number() -> usize {
+        NUMBER.with(std::cell::Cell::get)
+    }
+
+    /// Says which number this thread has.
+    pub fn set_thread_number(number: usize) {
+        NUMBER.with(|own| own.set(number));
     }
 
     /// `std::thread_local` for loom: a model's threads are one thread of the system, so

@@ -15,8 +15,9 @@
 //!
 //! A few small protocols are shared between threads, each a loom model in
 //! `loom_tests/`: the handles of a [`SharedAllocator`] and its keep-alive, the state
-//! word, the reference count of a [`Storage`], the free list and the growth of a
-//! [`SlabAllocator`], the books of a [`Meter`] and the order of a [`Trace`].
+//! word, the reference count of a [`Storage`], the magazines, the shared tier and the
+//! growth of a [`SlabAllocator`], the books of a [`Meter`], the order of a [`Trace`] and
+//! the sum of a [`Limit`].
 
 mod allocator;
 mod budget;
@@ -51,7 +52,7 @@ pub use self::pages::{
 pub use self::populate::populate;
 pub use self::resident::ProcessMemory;
 pub use self::shared::SharedAllocator;
-pub use self::slab::SlabAllocator;
+pub use self::slab::{BlockError, BlockId, SlabAllocator};
 pub(crate) use self::storage::{Exclusive, Shared};
 pub use self::storage::{HeaderSlot, Storage, StorageId};
 pub use self::trace::{

@@ -1,0 +1,259 @@
+//! Magazines: a few blocks at hand for each worker, so that the shared tier is rare.
+//!
+//! ```text
+//!   thread 0 ─▶ | taken | len | out | asked for | ids … |      one magazine, 128 bytes
+//!   thread 1 ─▶ | taken | len | out | asked for | ids … |
+//!   thread 8 ─▶ thread 0's: there are eight, whatever the number of threads
+//! ```
+//!
+//! A magazine is taken by one exchange and left by one store, and nobody waits for one:
+//! where it is taken, its neighbour does, and else the shared tier. They belong to the
+//! slab; a thread owns no block and leaves none behind when it ends. What is in a
+//! magazine can be stolen by whoever finds the shared tier empty.
+//!
+//! A magazine also counts what went out and came back through it. One of the numbers
+//! alone says little, for a block may go out of one and come back into another, but their
+//! sums are exact.
+
+use crate::mutant::{self, Mutant};
+use crate::sync::atomic::{AtomicU32, AtomicUsize};
+use crate::sync::{CachePadded, Ordering, UnsafeCell, thread_number};
+
+/// How many there are.
+pub(super) const MAGAZINES: usize = if cfg!(loom) { 2 } else { 8 };
+
+/// Blocks that one holds: as many as fill its two cache lines.
+pub(super) const CAPACITY: usize = if cfg!(loom) { 2 } else { 26 };
+
+/// Blocks that go to the shared tier or come from there at once.
+pub(super) const BATCH: usize = if cfg!(loom) { 2 } else { CAPACITY / 2 };
+
+#[derive(Debug)]
+pub(super) struct Magazine {
+    /// 1 while somebody has it.
+    taken: AtomicU32,
+    /// Blocks in it. Only who has it writes; others may look.
+    len: AtomicU32,
+    /// Blocks that went out through it less those that came back, wrapping.
+    in_use: AtomicUsize,
+    /// Bytes asked for by them, wrapping.
+    requested_bytes: AtomicUsize,
+    /// The first `len` are blocks; the last of them came last.
+    ids: UnsafeCell<[u32; CAPACITY]>,
+}
+
+// SAFETY: `ids` is reached by whoever took the magazine only (`Held`); all else is atomic.
+unsafe impl Sync for Magazine {}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<CachePadded<Magazine>>() == 128);
+
+/// A magazine that is taken; dropping leaves it.
+#[derive(Debug)]
+pub(super) struct Held<'a>(&'a Magazine);
+
+impl Magazine {
+    fn new() -> Self {
+        Self {
+            taken: AtomicU32::new(0),
+            len: AtomicU32::new(0),
+            in_use: AtomicUsize::new(0),
+            requested_bytes: AtomicUsize::new(0),
+            ids: UnsafeCell::new([0; CAPACITY]),
+        }
+    }
+
+    /// Takes it, if nobody has it.
+    #[inline]
+    fn take(&self) -> Option<Held<'_>> {
+        let taken = if mutant::is(Mutant::MagazineTwoSteps) {
+            let before = self.taken.load(Ordering::Acquire);
+            self.taken.store(1, Ordering::Relaxed);
+            before == 0
+        } else {
+            let acquire = if mutant::is(Mutant::MagazineTakeRelaxed) {
+                Ordering::Relaxed
+            } else {
+                // Acquire: sees what the last one did here; pairs with the Release of
+                // its leaving.
+                Ordering::Acquire
+            };
+            // Relaxed on failure: who is refused reads nothing. Not a swap, which would
+            // write also then.
+            self.taken
+                .compare_exchange(0, 1, acquire, Ordering::Relaxed)
+                .is_ok()
+        };
+        // Not `then_some`: a `Held` that is made and dropped would leave for the other one.
+        taken.then(|| Held(self))
+    }
+
+    /// Blocks in it at this moment.
+    fn len(&self) -> usize {
+        // Relaxed: for who has it, the last write is its own or one that it acquired;
+        // for others a number to look at, on which nothing rests.
+        self.len.load(Ordering::Relaxed) as usize
+    }
+}
+
+impl Held<'_> {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn set_len(&mut self, len: usize) {
+        debug_assert!(len <= CAPACITY);
+        #[allow(clippy::cast_possible_truncation, reason = "at most CAPACITY")]
+        // Relaxed: published by leaving the magazine.
+        self.0.len.store(len as u32, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn with_ids<R>(&mut self, work: impl FnOnce(&mut [u32; CAPACITY]) -> R) -> R {
+        self.0.ids.with_mut(|ids| {
+            // SAFETY: a live cell, and nobody else reaches into it: the exchange made us
+            // the only one who has the magazine, and `&mut self` keeps us from coming twice.
+            work(unsafe { &mut *ids })
+        })
+    }
+
+    /// The block that came last.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        let len = self.len().checked_sub(1)?;
+        let block = self.with_ids(|ids| ids[len]);
+        self.set_len(len);
+        Some(block)
+    }
+
+    /// Adds a block. There has to be room.
+    #[inline]
+    pub(super) fn push(&mut self, block: u32) {
+        let len = self.len();
+        self.with_ids(|ids| ids[len] = block);
+        self.set_len(len + 1);
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.len() == CAPACITY
+    }
+
+    /// The `count` blocks that came first leave; `each` gets them, the oldest first.
+    pub(super) fn drain(&mut self, count: usize, mut each: impl FnMut(u32)) {
+        let len = self.len();
+        let count = count.min(len);
+        self.with_ids(|ids| {
+            ids[..count].iter().for_each(|&block| each(block));
+            ids.copy_within(count..len, 0);
+        });
+        self.set_len(len - count);
+    }
+
+    /// Puts `blocks` in, so that the first of them is popped first. It has to be empty.
+    pub(super) fn fill(&mut self, blocks: &[u32]) {
+        debug_assert_eq!(self.len(), 0);
+        self.with_ids(|ids| {
+            for (place, &block) in ids.iter_mut().zip(blocks.iter().rev()) {
+                *place = block;
+            }
+        });
+        self.set_len(blocks.len());
+    }
+
+    /// A block goes out.
+    #[inline]
+    pub(super) fn count_out(&mut self, requested_bytes: usize) {
+        self.count(1, requested_bytes);
+    }
+
+    /// A block comes back.
+    #[inline]
+    pub(super) fn count_back(&mut self, requested_bytes: usize) {
+        self.count(usize::MAX, requested_bytes.wrapping_neg());
+    }
+
+    #[inline]
+    fn count(&mut self, blocks: usize, bytes: usize) {
+        let (in_use, requested) = (&self.0.in_use, &self.0.requested_bytes);
+        // Relaxed, and no exchange: only who has the magazine writes them, and who reads
+        // them wants numbers.
+        let sum = in_use.load(Ordering::Relaxed).wrapping_add(blocks);
+        in_use.store(sum, Ordering::Relaxed);
+        let sum = requested.load(Ordering::Relaxed).wrapping_add(bytes);
+        requested.store(sum, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let release = if mutant::is(Mutant::MagazineLeaveRelaxed) {
+            Ordering::Relaxed
+        } else {
+            // Release: publishes the ids to the Acquire of whoever takes it next.
+            Ordering::Release
+        };
+        self.0.taken.store(0, release);
+    }
+}
+
+/// All magazines of a slab.
+#[derive(Debug)]
+pub(super) struct Magazines([CachePadded<Magazine>; MAGAZINES]);
+
+/// What [`Magazines::take_all`] found.
+#[derive(Debug)]
+pub(super) enum All<'a> {
+    /// Every one, held at once.
+    Held([Option<Held<'a>>; MAGAZINES]),
+    /// Somebody has one.
+    Busy,
+}
+
+impl Magazines {
+    pub(super) fn new() -> Self {
+        Self(std::array::from_fn(|_| CachePadded::new(Magazine::new())))
+    }
+
+    /// This thread's magazine, or the one beside it. Never waits.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Held<'_>> {
+        let home = thread_number() % MAGAZINES;
+        self.0[home].take().or_else(|| self.0[home ^ 1].take())
+    }
+
+    /// Each one that has blocks and that nobody has, one after the other.
+    pub(super) fn idle(&self) -> impl Iterator<Item = Held<'_>> {
+        let filled = self.0.iter().filter(|magazine| magazine.len() > 0);
+        filled.filter_map(|magazine| magazine.take())
+    }
+
+    /// All of them at once, so that no block moves.
+    pub(super) fn take_all(&self) -> All<'_> {
+        let mut all = [const { None }; MAGAZINES];
+        for (held, magazine) in all.iter_mut().zip(&self.0) {
+            *held = magazine.take();
+            if held.is_none() {
+                return All::Busy;
+            }
+        }
+        All::Held(all)
+    }
+
+    /// Sums of what went out and did not come back: blocks, and bytes asked for. Wrapping:
+    /// the shared tier's own numbers belong to them.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        // Relaxed: see `count`.
+        let add =
+            |sum: usize, number: &AtomicUsize| sum.wrapping_add(number.load(Ordering::Relaxed));
+        self.0.iter().fold((0, 0), |(blocks, bytes), magazine| {
+            (
+                add(blocks, &magazine.in_use),
+                add(bytes, &magazine.requested_bytes),
+            )
+        })
+    }
+}

@@ -1,0 +1,576 @@
+//! [`SlabAllocator`]: equal blocks, handed out in constant time.
+//!
+//! ```text
+//!   thread ──▶ magazine    26 blocks at hand: one exchange       magazine.rs
+//!                 │ ▲      flush and refill, 13 at once
+//!                 ▼ │
+//!              tier        chains of idle blocks, one lock       tier.rs
+//!                 │ ▲      carve, trim                           trim.rs
+//!                 ▼ │
+//!              rows        regions of pages, each twice as       rows.rs
+//!                          large as the one before, and a
+//!                          table: 72 bytes a block
+//! ```
+//!
+//! A block is looked for where it is cheapest: in this thread's magazine, in the tier, in
+//! the other magazines (stealing), among the idle blocks whose pages were given back, and
+//! only then among those that were never out. So memory follows what is in use at one
+//! time, not how many threads there have been, and `Exhausted` is said only by a call
+//! that held everything at once and found nothing.
+//!
+//! Tables and blocks are pages that nobody touches before the first use of a block, so a
+//! slab of a million blocks costs nothing but addresses until they are used.
+//!
+//! # Who may touch what
+//!
+//! A block's number is in one place at a time: a magazine (whoever took it), a chain
+//! (whoever has the lock), the hands of a trim, or out. Order of taking: a magazine, then the
+//! lock; who has the lock takes magazines too, but only those that nobody has, and never
+//! waits for one. `loom_tests/slab.rs` and `loom_tests/magazines.rs` explore it.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+mod magazine;
+mod raw;
+mod rows;
+mod tier;
+mod trim;
+
+use self::magazine::{All, BATCH, Held, Magazines};
+pub use self::raw::{BlockError, BlockId};
+use self::rows::{BLOCK_ROWS, Rows, Table, table_bytes};
+use self::tier::{Tier, map};
+use super::poison::{poison, unpoison};
+use super::{
+    AllocError, Allocator, Block, HeaderSlot, OsPages, PageSource, Region, Request, Stats,
+};
+use crate::mutant::{self, Mutant};
+use crate::sync::{Mutex, MutexGuard, Names, yield_now};
+
+/// No block.
+const NIL: u32 = u32::MAX;
+
+/// Blocks are placed at multiples of this, so that no two share a cache line.
+const GRAIN: usize = 64;
+
+/// The first row of a growing slab is about this large; the later ones double.
+const FIRST_ROW_BYTES: usize = 1 << 20;
+
+/// Equal blocks, handed out in constant time, from any thread.
+///
+/// A request fits if it is no larger than a block; a block aligned to more than its
+/// own size does not exist. Zero bytes take no block. What is kept is given back to
+/// the system by [`trim`](Allocator::trim), and all of it when the slab goes away, which
+/// is when its last handle and its last buffer are gone.
+///
+/// Cost: one uncontended atomic exchange to allocate and one to give back, no system call
+/// (but a few for each new row, under the lock), no heap block. At most 72 bytes of
+/// tables for each block that was ever used and 4 KiB, this value included. One that is
+/// refused for want of blocks has looked into every magazine.
+///
+/// ```
+/// use tenslab::memory::{SharedAllocator, SlabAllocator, Tag};
+///
+/// let slab = SharedAllocator::new(SlabAllocator::new(16 << 10, 1_000_000)?);
+/// let first = slab.allocate(16 << 10, 64)?;
+/// let address = first.as_ptr();
+/// drop(first);                                                // goes back,
+/// assert_eq!(slab.allocate(5000, 64)?.as_ptr(), address);     // and is reused
+/// # Ok::<(), tenslab::memory::AllocError>(())
+/// ```
+pub struct SlabAllocator<P: PageSource = OsPages> {
+    magazines: Magazines,
+    rows: Rows<BLOCK_ROWS>,
+    table: Table,
+    /// From block to block, a multiple of [`GRAIN`].
+    block_bytes: usize,
+    /// Blocks there may be.
+    blocks: u32,
+    /// Tells this slab's ids from another's.
+    name: u32,
+    /// What every block's address is a multiple of.
+    align: usize,
+    pages: P,
+    tier: Mutex<Tier>,
+    /// One trim at a time. Whoever finds blocks in a trim's hands waits here.
+    trimming: Mutex<()>,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<SlabAllocator>() <= 4096);
+
+/// What is known of the bytes of a block that goes out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bytes {
+    /// Never used.
+    Zero,
+    /// Used before.
+    Anything,
+}
+
+impl SlabAllocator {
+    /// Up to `blocks` blocks of at least `block_bytes` bytes, from the system's pages.
+    /// Nothing is reserved yet; the slab grows row by row, each as large as all before it.
+    ///
+    /// # Errors
+    /// [`SlabTooLarge`](AllocError::SlabTooLarge) where all blocks together are more
+    /// than an address space holds, and for `u32::MAX` blocks (that number is taken).
+    pub fn new(block_bytes: usize, blocks: u32) -> Result<Self, AllocError> {
+        Self::with_pages(block_bytes, blocks, OsPages::new())
+    }
+
+    /// As [`new`](Self::new), but all blocks are one row: the first block reserves the
+    /// addresses of all of them, and the slab never grows afterwards.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn fixed(block_bytes: usize, blocks: u32) -> Result<Self, AllocError> {
+        Self::fixed_with_pages(block_bytes, blocks, OsPages::new())
+    }
+}
+
+impl<P: PageSource> SlabAllocator<P> {
+    /// As [`new`](SlabAllocator::new), with pages from somewhere else.
+    ///
+    /// # Errors
+    /// As [`new`](SlabAllocator::new).
+    pub fn with_pages(block_bytes: usize, blocks: u32, pages: P) -> Result<Self, AllocError> {
+        let first = |stride: usize| (FIRST_ROW_BYTES / stride).max(1).ilog2();
+        Self::with_first_row(block_bytes, blocks, pages, first)
+    }
+
+    /// As [`fixed`](SlabAllocator::fixed), with pages from somewhere else.
+    ///
+    /// # Errors
+    /// As [`new`](SlabAllocator::new).
+    pub fn fixed_with_pages(block_bytes: usize, blocks: u32, pages: P) -> Result<Self, AllocError> {
+        let all = u64::from(blocks).next_power_of_two().ilog2();
+        Self::with_first_row(block_bytes, blocks, pages, |_| all)
+    }
+
+    /// `first` says how many blocks of some bytes are in the first row, as a power of two.
+    fn with_first_row(
+        block_bytes: usize,
+        blocks: u32,
+        pages: P,
+        first: impl Fn(usize) -> u32,
+    ) -> Result<Self, AllocError> {
+        static NAMES: Names = Names::new();
+        let overflow = AllocError::SlabTooLarge {
+            block_bytes,
+            blocks,
+        };
+        if blocks == NIL {
+            return Err(overflow);
+        }
+        let stride = block_bytes
+            .max(1)
+            .checked_next_multiple_of(GRAIN)
+            .ok_or(overflow)?;
+        // Twice: a region may have to be as much larger as its alignment.
+        stride
+            .checked_mul((blocks as usize).max(1))
+            .and_then(|all| all.checked_mul(2))
+            .filter(|&twice| twice <= isize::MAX as usize)
+            .ok_or(overflow)?;
+        Ok(Self {
+            magazines: Magazines::new(),
+            rows: Rows::new(first(stride)),
+            table: Table::new(blocks),
+            block_bytes: stride,
+            blocks,
+            name: NAMES.next(),
+            align: (1 << stride.trailing_zeros()).min(super::MAX_ALIGN),
+            pages,
+            tier: Mutex::new(Tier::new()),
+            trimming: Mutex::new(()),
+        })
+    }
+
+    /// Bytes of a block: what was asked for, rounded up to 64.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// Blocks there may be.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Blocks that are out at this moment. Exact while no call is under way.
+    #[must_use]
+    pub fn in_use(&self) -> u32 {
+        let past = self.tier.lock().in_use;
+        let in_use = past.wrapping_add(self.magazines.counts().0);
+        u32::try_from(in_use).unwrap_or(0)
+    }
+
+    /// The first byte of `block`. `None` where its row is not there.
+    #[inline]
+    fn start(&self, block: u32) -> Option<NonNull<u8>> {
+        let (row, index) = self.rows.place(block);
+        let base = self.rows.base(row)?;
+        // SAFETY: in bounds: `place` gave an index below the row's length, because only
+        // blocks of the slab are asked for, and the row's region has `block_bytes` for each.
+        Some(unsafe { base.add(index as usize * self.block_bytes) })
+    }
+
+    /// A block that nobody has, out of this thread's magazine or from further away.
+    #[inline]
+    fn take(&self, requested_bytes: usize) -> Result<(u32, Bytes), AllocError> {
+        let mut home = self.magazines.take();
+        if let Some(held) = &mut home
+            && let Some(block) = held.pop()
+        {
+            held.count_out(requested_bytes);
+            return Ok((block, Bytes::Anything));
+        }
+        self.take_from_tier(home, requested_bytes)
+    }
+
+    /// `home` is empty, or there is none.
+    #[cold]
+    #[inline(never)]
+    fn take_from_tier(
+        &self,
+        mut home: Option<Held<'_>>,
+        requested_bytes: usize,
+    ) -> Result<(u32, Bytes), AllocError> {
+        let steals = !mutant::is(Mutant::SlabStealsNothing);
+        loop {
+            let mut tier = self.tier.lock();
+            if tier.warm.len == 0
+                && steals
+                && let Some(mut other) = self.magazines.idle().next()
+            {
+                let half = other.len().div_ceil(2);
+                // SAFETY: the lock is held, and `drain` hands over blocks of its own.
+                other.drain(half, |block| unsafe { tier.warm.push(&self.table, block) });
+            }
+            if tier.warm.len > 0 {
+                let block = self.pop_batch(tier, &mut home, requested_bytes);
+                return Ok((block, Bytes::Anything));
+            }
+            // SAFETY: the lock is held.
+            if let Some(block) = unsafe { tier.cold.pop(&self.table) } {
+                tier.count_out(requested_bytes);
+                drop(home);
+                self.warm_up(tier, block, requested_bytes)?;
+                return Ok((block, Bytes::Anything));
+            }
+            let (mut tier, carved) = self.carve(tier);
+            if let Some(block) = carved? {
+                tier.count_out(requested_bytes);
+                return Ok((block, Bytes::Zero));
+            }
+            // Nothing anywhere. But magazines that were taken just now may have blocks,
+            // and blocks may have moved behind our back: hold everything at once.
+            drop(home.take());
+            match self.magazines.take_all() {
+                All::Held(all) => {
+                    let mut found = false;
+                    for mut held in all.into_iter().flatten().filter(|_| steals) {
+                        found |= held.len() > 0;
+                        // SAFETY: the lock is held, and the blocks were the magazine's.
+                        held.drain(usize::MAX, |block| unsafe {
+                            tier.warm.push(&self.table, block);
+                        });
+                    }
+                    let trimmed = tier.detached > 0 && !mutant::is(Mutant::SlabForgetsTrim);
+                    if !found && !trimmed {
+                        return Err(AllocError::Exhausted {
+                            blocks: self.blocks,
+                        });
+                    }
+                    drop(tier);
+                    if !found {
+                        // The trim that has them hangs them in again before it ends.
+                        drop(self.trimming.lock());
+                    }
+                }
+                All::Busy => {
+                    if mutant::is(Mutant::SlabExhaustedEarly) {
+                        return Err(AllocError::Exhausted {
+                            blocks: self.blocks,
+                        });
+                    }
+                    drop(tier);
+                    yield_now();
+                }
+            }
+        }
+    }
+
+    /// A warm block, and some more for the magazine.
+    fn pop_batch<'a>(
+        &'a self,
+        mut tier: MutexGuard<'a, Tier>,
+        home: &mut Option<Held<'_>>,
+        requested_bytes: usize,
+    ) -> u32 {
+        let mut batch = [NIL; BATCH];
+        let want = if home.is_some() { BATCH } else { 1 };
+        let mut got = 0;
+        if mutant::is(Mutant::SlabStaleNext) {
+            let mut seen = tier.warm;
+            while got < want
+                // SAFETY: the lock is held, still.
+                && let Some(block) = unsafe { seen.pop(&self.table) }
+            {
+                batch[got] = block;
+                got += 1;
+            }
+            drop(tier);
+            tier = self.tier.lock();
+            tier.warm = seen;
+        } else {
+            while got < want
+                // SAFETY: the lock is held.
+                && let Some(block) = unsafe { tier.warm.pop(&self.table) }
+            {
+                batch[got] = block;
+                got += 1;
+            }
+        }
+        match home {
+            Some(held) => {
+                drop(tier);
+                held.fill(&batch[1..got]);
+                held.count_out(requested_bytes);
+            }
+            None => tier.count_out(requested_bytes),
+        }
+        batch[0]
+    }
+
+    /// The pages of a block that were given back come again. It is out already.
+    fn warm_up(
+        &self,
+        tier: MutexGuard<'_, Tier>,
+        block: u32,
+        requested_bytes: usize,
+    ) -> Result<(), AllocError> {
+        let (row, index) = self.rows.place(block);
+        let Some(region) = tier.region(row) else {
+            unreachable!("a row with a block that is out is there")
+        };
+        drop(tier);
+        let page = self.pages.page_bytes();
+        let start = index as usize * self.block_bytes;
+        let end = (start + self.block_bytes).next_multiple_of(page);
+        // Also the pages that it shares with its neighbours: they are committed, or cold too.
+        let range = start / page * page..end.min(region.bytes());
+        // SAFETY: a copy of the row's own region, which stays while one of its blocks is out.
+        unsafe { self.pages.commit(&region, range) }.inspect_err(|_| {
+            let mut tier = self.tier.lock();
+            // SAFETY: the lock is held, and the block is ours.
+            unsafe { tier.cold.push(&self.table, block) };
+            tier.count_back(requested_bytes);
+        })
+    }
+
+    /// A block that was not out since its row came. `None`: there is none.
+    fn carve<'a>(
+        &'a self,
+        mut tier: MutexGuard<'a, Tier>,
+    ) -> (MutexGuard<'a, Tier>, Result<Option<u32>, AllocError>) {
+        while tier.open < BLOCK_ROWS {
+            let row = tier.open;
+            let index = tier.rows[row].carved;
+            let first = self.rows.first(row);
+            if first >= u64::from(self.blocks) {
+                break;
+            }
+            if index == self.rows.len(row, self.blocks) {
+                tier.open += 1;
+                continue;
+            }
+            // No overflow: below the number of blocks, which is a u32.
+            let Ok(block) = u32::try_from(first + u64::from(index)) else {
+                break;
+            };
+            if let Err(error) = self.grow(&mut tier, row, block) {
+                return (tier, Err(error));
+            }
+            if mutant::is(Mutant::SlabGrowTwoSteps) {
+                drop(tier);
+                tier = self.tier.lock();
+            }
+            tier.rows[row].carved = index + 1;
+            tier.carved += 1;
+            return (tier, Ok(Some(block)));
+        }
+        (tier, Ok(None))
+    }
+
+    /// Reserves what is missing for `block`: its row, and its part of the table.
+    fn grow(&self, tier: &mut Tier, row: usize, block: u32) -> Result<(), AllocError> {
+        let (table_row, _) = self.table.rows.place(block);
+        if tier.tables[table_row].is_none() {
+            let bytes = table_bytes(self.table.rows.len(table_row, self.blocks));
+            let region = map(&self.pages, bytes, HeaderSlot::ALIGN)?;
+            tier.reserved_bytes += region.bytes();
+            self.table.rows.set(table_row, Some(region.base()));
+            tier.tables[table_row] = Some(region);
+        }
+        if tier.rows[row].region.is_none() {
+            let bytes = self.rows.len(row, self.blocks) as usize * self.block_bytes;
+            let region = map(&self.pages, bytes, self.align)?;
+            // SAFETY: committed, and no block of it is out.
+            unsafe { poison(region.base(), region.bytes()) };
+            tier.reserved_bytes += region.bytes();
+            self.rows.set(row, Some(region.base()));
+            tier.rows[row].region = Some(region);
+        }
+        Ok(())
+    }
+
+    /// Takes a block back, into this thread's magazine or further away.
+    #[inline]
+    fn put(&self, block: u32, requested_bytes: usize) {
+        let Some(mut held) = self.magazines.take() else {
+            return self.put_into_tier(block, requested_bytes);
+        };
+        if held.is_full() {
+            self.flush_some(&mut held, BATCH);
+        }
+        held.push(block);
+        held.count_back(requested_bytes);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_into_tier(&self, block: u32, requested_bytes: usize) {
+        let mut tier = self.tier.lock();
+        // SAFETY: the lock is held, and the block is ours.
+        unsafe { tier.warm.push(&self.table, block) };
+        tier.count_back(requested_bytes);
+    }
+
+    /// The blocks of a magazine that came first go to the tier.
+    #[cold]
+    #[inline(never)]
+    fn flush_some(&self, held: &mut Held<'_>, count: usize) {
+        let mut tier = self.tier.lock();
+        if mutant::is(Mutant::SlabPushTwoSteps) {
+            let mut seen = tier.warm;
+            // SAFETY: the lock is held, still.
+            held.drain(count, |block| unsafe { seen.push(&self.table, block) });
+            drop(tier);
+            self.tier.lock().warm = seen;
+            return;
+        }
+        // SAFETY: the lock is held, and `drain` hands over blocks of its own.
+        held.drain(count, |block| unsafe { tier.warm.push(&self.table, block) });
+    }
+
+    /// Moves the blocks of all magazines to the shared tier, where every thread finds
+    /// them at once. What a thread is doing at this very moment is left alone. No call
+    /// needs it: whoever finds nothing else steals.
+    pub fn flush(&self) {
+        for mut held in self.magazines.idle() {
+            self.flush_some(&mut held, usize::MAX);
+        }
+    }
+}
+
+// SAFETY: a block is handed out by `take` to one holder at a time (its number leaves the
+// magazine, the chain or the row that it was in, and comes back in `put`). Its bytes are
+// committed pages, zero or written before, so initialised; it is `self.align`-aligned
+// because the region and the stride are. Regions do not move with the allocator value.
+unsafe impl<P: PageSource> Allocator for SlabAllocator<P> {
+    #[inline]
+    fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
+        let (bytes, align, tag) = (request.bytes(), request.align(), request.tag());
+        if bytes == 0 {
+            return Ok(Block::new(request.dangling(), 0, 0, u64::from(NIL), tag));
+        }
+        if bytes > self.block_bytes {
+            return Err(AllocError::TooLarge {
+                bytes,
+                block_bytes: self.block_bytes,
+            });
+        }
+        if align > self.align {
+            return Err(AllocError::AlignTooLarge {
+                align,
+                max: self.align,
+            });
+        }
+        let (block, was) = self.take(bytes)?;
+        let (Some(start), Some(header)) = (self.start(block), self.table.header(block)) else {
+            unreachable!("a block that is out has a row and a table")
+        };
+        // SAFETY: `bytes` bytes of a committed block.
+        unsafe { unpoison(start, bytes) };
+        if request.is_zeroed() && was != Bytes::Zero {
+            // SAFETY: `bytes` bytes of a block that is ours until it is returned.
+            unsafe { start.write_bytes(0, bytes) };
+        }
+        Ok(Block::new(start, bytes, self.block_bytes, u64::from(block), tag).with_header(header))
+    }
+
+    #[inline]
+    unsafe fn release_block(&self, block: Block) {
+        if block.is_empty() {
+            return;
+        }
+        let Ok(number) = u32::try_from(block.cookie()) else {
+            debug_assert!(false, "a block of another allocator: {block:?}");
+            return;
+        };
+        // SAFETY: the block is committed, and nobody uses it any more (the caller's promise).
+        unsafe { poison(block.as_ptr(), self.block_bytes) };
+        self.put(number, block.len());
+    }
+
+    /// `requested`, `live` and `cached` are of blocks that were used and keep their pages;
+    /// `reserved` also has what was never used, what was given back by
+    /// [`trim`](Allocator::trim), and the tables.
+    fn stats(&self) -> Stats {
+        let tier = self.tier.lock();
+        let (blocks, bytes) = self.magazines.counts();
+        let in_use = tier.in_use.wrapping_add(blocks);
+        let warm = (tier.carved - tier.cold.len) as usize;
+        Stats {
+            requested_bytes: tier.requested_bytes.wrapping_add(bytes),
+            live_bytes: in_use.wrapping_mul(self.block_bytes),
+            cached_bytes: warm.wrapping_sub(in_use).wrapping_mul(self.block_bytes),
+            reserved_bytes: tier.reserved_bytes,
+        }
+    }
+
+    /// Idle blocks give their pages back: rows that are wholly idle go, and elsewhere
+    /// blocks of at least a page are decommitted, neighbours in one call. All of it is
+    /// outside the lock; who finds no block meanwhile waits for the trim.
+    fn trim(&self) -> usize {
+        self.trim_idle()
+    }
+}
+
+impl<P: PageSource> Drop for SlabAllocator<P> {
+    fn drop(&mut self) {
+        for (region, of_blocks) in self.tier.get_mut().take_regions() {
+            if of_blocks {
+                // SAFETY: still mapped. The address range may be somebody else's next.
+                unsafe { unpoison(region.base(), region.bytes()) };
+            }
+            // SAFETY: from this slab's source, once; whoever had a block kept the
+            // slab alive (or broke the promise of `release_block`).
+            unsafe { self.pages.release(region) };
+        }
+    }
+}
+
+impl<P: PageSource> fmt::Debug for SlabAllocator<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlabAllocator")
+            .field("block_bytes", &self.block_bytes)
+            .field("blocks", &self.blocks)
+            .field("in_use", &self.in_use())
+            .finish_non_exhaustive()
+    }
+}
