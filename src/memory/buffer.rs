@@ -40,6 +40,7 @@ impl Buffer {
     /// # Safety
     /// `block` came from the allocator of `owner`, has not been given back and is
     /// in nobody else's hands.
+    #[inline]
     pub(super) unsafe fn from_parts(block: Block, owner: Owner) -> Self {
         Self {
             block: ManuallyDrop::new(block),
@@ -180,6 +181,7 @@ fn check(range: &Range<usize>, len: usize) {
 }
 
 impl Drop for Buffer {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: `self` is going away, so nobody takes either a second time.
         let block = unsafe { ManuallyDrop::take(&mut self.block) };

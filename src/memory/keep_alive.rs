@@ -30,6 +30,7 @@ impl KeepAlive {
     ///
     /// The caller is inside or holds the right to close, so the word is not final.
     /// Aborts the process at half the range, which only forgotten buffers reach.
+    #[inline]
     pub fn enter(&self) {
         // Relaxed: it publishes nothing; what the user may see, it saw through its handle.
         if self.word.fetch_add(ONE, Ordering::Relaxed) > usize::MAX / 2 {
@@ -38,6 +39,7 @@ impl KeepAlive {
     }
 
     /// One user fewer. `true`: the caller was the last and has to destroy.
+    #[inline]
     #[must_use]
     pub fn leave(&self) -> bool {
         let release = if mutant::is(Mutant::LeaveRelaxed) {

@@ -103,6 +103,7 @@ impl SharedAllocator {
     ///
     /// # Panics
     /// If `align` is not a power of two.
+    #[inline]
     #[track_caller]
     pub fn allocate(&self, bytes: usize, align: usize) -> Result<Buffer, AllocError> {
         self.request(Request::new(bytes, align)?.tagged(self.tag))
@@ -121,6 +122,7 @@ impl SharedAllocator {
         self.request(Request::new(bytes, align)?.tagged(self.tag).zeroed())
     }
 
+    #[inline]
     fn request(&self, request: Request) -> Result<Buffer, AllocError> {
         // Entered first: whatever happens below, the owner's drop leaves again.
         let owner = Owner::enter(self);
@@ -263,6 +265,7 @@ unsafe impl Send for Owner {}
 unsafe impl Sync for Owner {}
 
 impl Owner {
+    #[inline]
     fn enter(handle: &SharedAllocator) -> Self {
         handle.core().life.enter();
         Self { core: handle.core }
@@ -282,6 +285,7 @@ impl Owner {
     ///
     /// # Safety
     /// As [`Allocator::release_block`], for the allocator of this owner.
+    #[inline]
     pub(super) unsafe fn release(self, block: Block) {
         // SAFETY: the caller's promise.
         unsafe { self.core().allocator.release_block(block) };
@@ -299,6 +303,7 @@ impl Owner {
 }
 
 impl Drop for Owner {
+    #[inline]
     fn drop(&mut self) {
         if self.core().life.leave() {
             // SAFETY: `leave` said that this was the last one, after the last handle.

@@ -89,6 +89,7 @@ impl Magazine {
     }
 
     /// Blocks in it at this moment.
+    #[inline]
     fn len(&self) -> usize {
         // Relaxed: for who has it, the last write is its own or one that it acquired;
         // for others a number to look at, on which nothing rests.
