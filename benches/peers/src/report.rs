@@ -140,3 +140,57 @@ pub fn objects(rows: &[Row]) -> Vec<serde_json::Value> {
     };
     rows.iter().map(object).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workloads::Cell;
+
+    fn row(contender: &'static str, p50_ns: f64) -> Row {
+        Row {
+            cell: Cell {
+                workload: "pair",
+                bytes: 64 << 10,
+                touched: false,
+                threads: 1,
+            },
+            contender,
+            min_ns: p50_ns,
+            p50_ns,
+            p99_ns: p50_ns,
+            batches: 7,
+            faults: 0.0,
+            heap_blocks: 1.0,
+            kept_bytes: -(1 << 20),
+        }
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_cell_and_absent_without_their_baseline() {
+        let rows = [row("slab buffer", 5.0), row("mimalloc", 20.0)];
+        let objects = objects(&rows);
+        assert_eq!(objects[0]["p50_vs_mimalloc"], 0.25);
+        assert!(objects[0]["p50_vs_glibc"].is_null());
+    }
+
+    #[test]
+    fn the_table_is_aligned() {
+        let text = table(&[
+            row("slab buffer", 5.0),
+            row("metered slab buffer", 123_456.7),
+        ]);
+        let widths: Vec<_> = text
+            .lines()
+            .skip(2)
+            .map(|line| line.chars().count())
+            .collect();
+        assert_eq!(widths.len(), 3);
+        assert!(widths.iter().all(|&width| width == widths[0]), "{text}");
+        assert!(
+            text.contains("pair · 64 KiB · untouched · 1 thread\n"),
+            "{text}"
+        );
+        assert!(text.contains("123.5 us"), "{text}");
+        assert!(text.contains("-1.0"), "{text}");
+    }
+}

@@ -98,3 +98,111 @@ impl Dice {
         usize::try_from((upper * sides as u64) >> 32).expect("below `sides`")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::contender::Shared;
+    use crate::race::Field;
+
+    /// Knows which blocks are out.
+    #[derive(Default)]
+    struct Books {
+        out: HashSet<usize>,
+        taken: u64,
+        most_out: usize,
+    }
+
+    struct Ledger(Arc<Mutex<Books>>);
+
+    struct Held(Box<[u8]>);
+
+    impl Shared for Ledger {
+        type Held = Held;
+
+        fn take(&self, bytes: usize) -> Held {
+            let held = Held(vec![0; bytes].into_boxed_slice());
+            let mut books = self.0.lock().unwrap();
+            assert!(books.out.insert(held.0.as_ptr().addr()));
+            books.taken += 1;
+            books.most_out = books.most_out.max(books.out.len());
+            held
+        }
+
+        fn give(&self, held: Held) {
+            let mut books = self.0.lock().unwrap();
+            assert!(books.out.remove(&held.0.as_ptr().addr()), "given twice");
+        }
+
+        fn start(held: &Held) -> *mut u8 {
+            held.0.as_ptr().cast_mut()
+        }
+    }
+
+    /// Every block comes back once, and no more are out than contenders were told.
+    fn keeps_books(workload: &impl Workload) {
+        let settings = Settings {
+            rounds: 3,
+            slice: Duration::from_millis(2),
+            warm_up: Duration::from_millis(2),
+            cores: crate::system::cores(),
+            contenders: Vec::new(),
+        };
+        let cell = workload.cell();
+        let books = Arc::new(Mutex::new(Books::default()));
+        let mut field = Field::new(workload, &settings);
+        field.add("ledger", 1, |shape| {
+            books.lock().unwrap().out.reserve(2 * shape.blocks);
+            Ledger(Arc::clone(&books))
+        });
+        let rows = field.race();
+        let books = books.lock().unwrap();
+        assert_eq!(books.out.len(), 0, "{cell:?} keeps blocks");
+        assert!(
+            books.most_out <= workload.shape().blocks,
+            "{cell:?}: {} blocks are out at once",
+            books.most_out
+        );
+        let [row] = &rows[..] else {
+            panic!("one contender, one row: {rows:?}");
+        };
+        assert!(row.batches >= 3, "{row:?}");
+        assert!(row.min_ns > 0.0 && row.min_ns <= row.p50_ns && row.p50_ns <= row.p99_ns);
+        // A ledger's blocks are the heap's: one for each that is taken.
+        assert!(row.heap_blocks >= 0.9, "{row:?}");
+    }
+
+    #[test]
+    fn every_block_that_is_taken_is_given_back_once() {
+        let bytes = 4096;
+        for threads in [1, 2] {
+            for touched in [false, true] {
+                keeps_books(&Pair {
+                    bytes,
+                    touched,
+                    threads,
+                });
+            }
+            keeps_books(&Larson { bytes, threads });
+            keeps_books(&Mstress { bytes, threads });
+            keeps_books(&Scratch { bytes: 8, threads });
+        }
+        keeps_books(&Xmalloc { bytes });
+        keeps_books(&Rptest { bytes });
+        keeps_books(&Mleak { bytes });
+    }
+
+    #[test]
+    fn dice_reach_every_side_and_no_other() {
+        let mut dice = Dice::new(0);
+        let mut seen = [0_u32; 7];
+        for _ in 0..7000 {
+            seen[dice.below(7)] += 1;
+        }
+        assert!(seen.iter().all(|&times| times > 800), "{seen:?}");
+    }
+}
