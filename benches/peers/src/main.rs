@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   plan (here)          which workloads, sizes, threads: data
-//!     │ each a cell
+//!     │ each a cell, in a process of its own
 //!     ▼
 //!   Field ── roster      who competes: data
 //!     │ race()           in turns, round after round
@@ -24,11 +24,12 @@ mod theirs;
 mod workloads;
 
 use std::alloc::System;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 
-use crate::race::{Field, Row, Settings};
+use crate::race::{Field, Settings};
 use crate::workloads::{Larson, Mleak, Mstress, Pair, Rptest, Scratch, Workload, Xmalloc};
 
 #[global_allocator]
@@ -58,13 +59,17 @@ struct Options {
     /// The threads' cores [default: the first that the process may use]
     #[arg(long, value_delimiter = ',')]
     cores: Vec<usize>,
+    /// Run this one cell here, in this process
+    #[arg(long, hide = true)]
+    cell: Option<String>,
 }
 
-/// What runs a cell, and where its rows go.
+/// What runs the cells, and where their rows go.
 struct Run {
     settings: Settings,
     options: Options,
-    rows: Vec<Vec<Row>>,
+    /// With `--json` only.
+    rows: Vec<serde_json::Value>,
 }
 
 impl Run {
@@ -103,9 +108,15 @@ impl Run {
             if cell.touched { "touched" } else { "untouched" },
             cell.threads
         );
-        // Between slashes, for `touched` is a part of `untouched` and `4KiB` of `64KiB`.
-        let is_part = |word: &String| format!("/{name}/").contains(&format!("/{word}/"));
-        if !self.options.filter.iter().all(is_part) {
+        let Some(only) = &self.options.cell else {
+            // Between slashes: `touched` is a part of `untouched`, and `4KiB` of `64KiB`.
+            let is_part = |word: &String| format!("/{name}/").contains(&format!("/{word}/"));
+            if self.options.filter.iter().all(is_part) {
+                self.child(&name);
+            }
+            return;
+        };
+        if *only != name {
             return;
         }
         let mut field = Field::new(workload, &self.settings);
@@ -114,10 +125,30 @@ impl Run {
         }
         roster::allocators(&mut field, self.options.align);
         let rows = field.race();
-        if !self.options.json {
+        if self.options.json {
+            self.rows.extend(report::objects(&rows));
+        } else {
             print!("{}", report::table(&rows));
         }
-        self.rows.push(rows);
+    }
+
+    /// Runs a cell in a process of its own, so that no heap remembers the cell before.
+    fn child(&mut self, name: &str) {
+        let program = std::env::current_exe().expect("the path of this program");
+        let child = Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .args(["--cell", name])
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("this program starts once more");
+        assert!(child.status.success(), "{name}: {}", child.status);
+        if self.options.json {
+            let rows: Vec<serde_json::Value> =
+                serde_json::from_slice(&child.stdout).expect("what the child printed");
+            self.rows.extend(rows);
+        } else {
+            print!("{}", String::from_utf8_lossy(&child.stdout));
+        }
     }
 
     /// Every cell of the table. A new one is a line here.
@@ -162,28 +193,28 @@ impl Run {
 fn main() {
     let began = Instant::now();
     let mut run = Run::new(Options::parse());
+    let is_child = run.options.cell.is_some();
     let machine = system::machine();
-    if !run.options.json {
+    if !run.options.json && !is_child {
         println!("{machine}");
         println!("one operation each; p50 and p99 of batch means; ratios are of the p50");
     }
     run.plan();
-    if run.options.json {
-        let rows: Vec<_> = run
-            .rows
-            .iter()
-            .flat_map(|rows| report::objects(rows))
-            .collect();
+    if !run.options.json {
+        if !is_child {
+            println!("\n{}, {} s", system::machine(), began.elapsed().as_secs());
+        }
+    } else if is_child {
+        println!("{}", serde_json::Value::from(run.rows));
+    } else {
         let all = serde_json::json!({
             "machine": machine,
             "machine_after": system::machine(),
             "rounds": run.settings.rounds,
             "slice_ms": run.settings.slice.as_secs_f64() * 1e3,
             "align": run.options.align,
-            "rows": rows,
+            "rows": run.rows,
         });
         println!("{all}");
-    } else {
-        println!("\n{}, {} s", system::machine(), began.elapsed().as_secs());
     }
 }
