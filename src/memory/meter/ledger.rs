@@ -150,6 +150,7 @@ impl Ledger {
     }
 
     /// Raises the peaks to what is out now, where that is more.
+    #[inline]
     pub(super) fn raise_peaks(&mut self, tag: Tag) {
         let live = self.live(tag);
         raise(&mut self.peaks, tag, live);

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! All of a meter's books are behind one short lock: a few additions, and a maximum or
-//! two. A lock and not a counter each, for two reasons. A locked section costs one atomic
-//! exchange or two, where a counter for each number (blocks, requested, live and two
-//! peaks, for the tag and in all) costs one each; and what is read under a lock is of one
+//! two. A lock and not a counter each, for two reasons. A locked section costs two
+//! atomic exchanges, where a counter for each number (blocks, requested, live, for the tag
+//! and in all) costs one each; and what is read under a lock is of one
 //! moment, so the identities hold also while other threads go on.
 //!
 //! A block is counted after it went out and before it goes back: were it the other way
@@ -195,9 +195,13 @@ impl Drop for Scope<'_> {
 // SAFETY: blocks come from the upstream and go back to it unchanged.
 unsafe impl<A: Allocator> Allocator for Meter<A> {
     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
-        let block = self.upstream.allocate_block(request)?;
-        self.count_taken(&block);
-        Ok(block)
+        // Passed on where it is, not taken apart: copying a block that was written a moment
+        // ago makes the processor wait for those writes.
+        let result = self.upstream.allocate_block(request);
+        if let Ok(block) = &result {
+            self.count_taken(block);
+        }
+        result
     }
 
     unsafe fn release_block(&self, block: Block) {
