@@ -19,6 +19,7 @@
 )]
 
 mod budget;
+mod guarded;
 mod harness;
 mod keep_alive;
 mod magazines;

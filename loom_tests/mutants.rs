@@ -74,6 +74,7 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::HandleRelaxed | Mutant::HandleTwoSteps => {
             &["keep_alive::the_last_of_two_handles_destroys"]
         }
+        Mutant::GuardErasesLate => &["guarded::a_record_goes_before_its_block"],
     }
 }
 

@@ -81,12 +81,14 @@ pub enum Mutant {
     HandleRelaxed,
     /// `SharedAllocator`: a load and a store where one subtraction belongs.
     HandleTwoSteps,
+    /// `Guarded`: gives a block back first and forgets it afterwards.
+    GuardErasesLate,
 }
 
 #[cfg(loom)]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 36] = [
+    pub const ALL: [Mutant; 37] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -123,6 +125,7 @@ impl Mutant {
         Mutant::LeaveRelaxed,
         Mutant::HandleRelaxed,
         Mutant::HandleTwoSteps,
+        Mutant::GuardErasesLate,
     ];
 }
 

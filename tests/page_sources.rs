@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tenslab::memory::{
     AllocError, Allocator, Buffer, CpuAllocator, FakePages, HeapPages, HugePages, Lock, Meter,
-    OsPages, PageSource, Request, SharedAllocator, SlabAllocator, Tag, cpu, populate,
+    OsPages, PageSource, Region, Request, SharedAllocator, SlabAllocator, Tag, cpu, populate,
 };
 
 const MIB: usize = 1 << 20;
@@ -128,7 +128,8 @@ fn a_fake_without_memory_gives_addresses_only_and_one_with_a_limit_keeps_it() {
 fn a_fake_panics_over_a_call_that_breaks_the_contract() {
     let pages = FakePages::new();
     let region = pages.reserve(8192, 4096).unwrap();
-    let other = FakePages::new().reserve(4096, 4096).unwrap();
+    let other_pages = FakePages::new();
+    let other = other_pages.reserve(4096, 4096).unwrap();
     let panics = |commit, region, range| {
         let call = AssertUnwindSafe(|| {
             if commit {
@@ -151,8 +152,12 @@ fn a_fake_panics_over_a_call_that_breaks_the_contract() {
     // SAFETY: from this source, once, unused.
     unsafe { pages.release(region) };
     // SAFETY: none: it is not this fake's.
-    let foreign = catch_unwind(AssertUnwindSafe(|| unsafe { pages.release(other) }));
+    let foreign = catch_unwind(AssertUnwindSafe(|| unsafe {
+        pages.release(Region::new(other.base(), other.bytes(), other.align()));
+    }));
     assert!(foreign.is_err());
+    // SAFETY: from that source, once, unused.
+    unsafe { other_pages.release(other) };
 }
 
 /// #4: no power-of-two rounding of large sizes.

@@ -25,6 +25,7 @@ mod buffer;
 mod cpu;
 mod error;
 mod fault;
+mod guarded;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
 mod keep_alive;
 mod meter;
@@ -46,6 +47,7 @@ pub use self::cpu::{CpuAllocator, Lock, cpu, default_allocator};
 pub use self::error::{AllocError, BorrowError};
 pub use self::fault::{Fault, FaultPlan};
 pub use self::meter::{Meter, MeterReport, MeterStats, Scope, ScopeStats, ScopeTagStats, TagStats};
+pub use self::guarded::{Damage, DamageKind, GuardReport, Guarded, Out};
 pub use self::pages::{
     FakePages, HeapPages, HugePages, OsPages, PageCounts, PageSource, Region, resident_bytes,
 };
