@@ -5,7 +5,7 @@
 //!   blocks     first      as many    twice         four times   CountedPages
 //! ```
 //!
-//! The conformance suite is `tests/memory.rs`, its failing pages are in
+//! The conformance suite is `tests/conformance`, its failing pages are in
 //! `tests/ownership.rs`, the interleavings of its list in `loom_tests/slab.rs`.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]

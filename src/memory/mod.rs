@@ -16,8 +16,13 @@
 //! A few small protocols are shared between threads, each a loom model in
 //! `loom_tests/`: the handles of a [`SharedAllocator`] and its keep-alive, the state
 //! word, the reference count of a [`Storage`], the magazines, the shared tier and the
-//! growth of a [`SlabAllocator`], the books of a [`Meter`], the order of a [`Trace`] and
-//! the sum of a [`Limit`].
+//! growth of a [`SlabAllocator`], the books of a [`Meter`], the order of a [`Trace`],
+//! a [`Limit`] and its callbacks, the books of a [`Guarded`].
+//!
+//! A child that a process with threads forks may go on with [`CpuAllocator`],
+//! [`SharedAllocator`] and [`Budget`] (as far as the global allocator lets it; glibc's does),
+//! and with any allocator that no other thread was in at that moment. Others have a lock
+//! that such a thread may hold, which in the child nobody ever gives up.
 
 mod allocator;
 mod budget;
@@ -46,8 +51,8 @@ pub use self::buffer::Buffer;
 pub use self::cpu::{CpuAllocator, Lock, cpu, default_allocator};
 pub use self::error::{AllocError, BorrowError};
 pub use self::fault::{Fault, FaultPlan};
-pub use self::meter::{Meter, MeterReport, MeterStats, Scope, ScopeStats, ScopeTagStats, TagStats};
 pub use self::guarded::{Damage, DamageKind, GuardReport, Guarded, Out};
+pub use self::meter::{Meter, MeterReport, MeterStats, Scope, ScopeStats, ScopeTagStats, TagStats};
 pub use self::pages::{
     FakePages, HeapPages, HugePages, OsPages, PageCounts, PageSource, Region, resident_bytes,
 };
