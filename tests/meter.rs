@@ -435,7 +435,7 @@ fn a_report_reads_well_and_parses() {
 #[cfg(all(target_os = "linux", not(tenslab_portable)))]
 #[test]
 fn resident_bytes_are_those_that_were_touched() {
-    use tenslab::memory::{self, ProcessMemory};
+    use tenslab::memory::{self, PageSource, ProcessMemory};
     const MIB: usize = 1 << 20;
     let mut buffer = memory::cpu().allocate_zeroed(256 * MIB, 2 * MIB).unwrap();
     assert_eq!(buffer.resident_bytes().unwrap(), 0);
@@ -448,14 +448,17 @@ fn resident_bytes_are_those_that_were_touched() {
     let grown = after.resident_bytes - before.resident_bytes;
     assert!((48 * MIB..80 * MIB).contains(&grown), "{grown}");
     assert!(ProcessMemory::resident().unwrap() >= 64 * MIB);
-    // A part of a page counts as far as the buffer has it.
+    // A page counts as a whole, also where the buffer has only its beginning.
     let few = memory::cpu().allocate_zeroed(2 * MIB + 7, 64).unwrap();
     assert_eq!(few.resident_bytes().unwrap(), 0);
     // SAFETY: the last byte of the buffer.
     let last = unsafe { few.as_ptr().add(2 * MIB + 6) };
     // SAFETY: inside the buffer, which is ours.
     unsafe { last.write(1) };
-    assert_eq!(few.resident_bytes().unwrap(), 7);
+    assert_eq!(
+        few.resident_bytes().unwrap(),
+        memory::OsPages::new().page_bytes()
+    );
     assert_eq!(
         memory::cpu()
             .allocate(0, 64)

@@ -33,7 +33,7 @@ const PART: &str = "TENSLAB_SOAK";
 fn resident_bytes() -> Option<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * OsPages.page_bytes())
+    Some(pages * OsPages::new().page_bytes())
 }
 
 /// From one byte to a block, small ones as likely as large ones.
