@@ -305,6 +305,10 @@ fn round_up(bytes: usize, unit: usize, align: usize) -> Result<usize, AllocError
 /// that were only ever read count, though they share one page of zeros.
 #[must_use]
 pub fn resident_bytes(bytes: &[u8]) -> Option<usize> {
+    // An empty buffer points nowhere, and there the kernel knows no page.
+    if bytes.is_empty() {
+        return Some(0);
+    }
     #[cfg(all(target_os = "linux", not(tenslab_portable)))]
     return os::resident_bytes(bytes.as_ptr(), bytes.len());
     #[cfg(not(all(target_os = "linux", not(tenslab_portable))))]
