@@ -191,6 +191,12 @@ impl Run {
 }
 
 fn main() {
+    // A thread that panics would leave the others waiting at their barrier.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::exit(101);
+    }));
     let began = Instant::now();
     let mut run = Run::new(Options::parse());
     let is_child = run.options.cell.is_some();
