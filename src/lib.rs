@@ -5,7 +5,7 @@
 //!   cli        inspect                                             the tool
 //!   weights    checkpoint file ──▶ one slab ──▶ frozen tensors     kv   paged keys and values
 //!   tensor     Tensor: a view of shared storage; guards; ops
-//!   memory     SharedAllocator ──▶ Buffer ──▶ Storage; CPU, slab, meter, pages
+//!   memory     SharedAllocator ──▶ Buffer ──▶ Storage; CPU, slab, budget, meter, trace, pages
 //!   types      DType, Shape, Strides, Device, Element, exact half conversions
 //! ```
 //!

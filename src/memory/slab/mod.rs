@@ -66,8 +66,8 @@ const FIRST_ROW_BYTES: usize = 1 << 20;
 ///
 /// Cost: one uncontended atomic exchange to allocate and one to give back, no system call
 /// (but a few for each new row, under the lock), no heap block. At most 72 bytes of
-/// tables for each block that was ever used and 4 KiB, this value included. One that is
-/// refused for want of blocks has looked into every magazine.
+/// tables for each block that was ever used, in whole pages; this value itself has less
+/// than 4 KiB. One that is refused for want of blocks has looked into every magazine.
 ///
 /// ```
 /// use tenslab::memory::{SharedAllocator, SlabAllocator, Tag};
