@@ -212,7 +212,7 @@ struct Watched {
 }
 
 // SAFETY: blocks come from the CPU allocator and go back to it unchanged.
-unsafe impl Allocator for &'static Watched {
+unsafe impl Allocator for Watched {
     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
         let live = self.live.fetch_add(request.bytes(), Ordering::SeqCst) + request.bytes();
         self.most.fetch_max(live, Ordering::SeqCst);
@@ -230,12 +230,12 @@ unsafe impl Allocator for &'static Watched {
 #[test]
 fn the_limit_holds_while_threads_contend() {
     const LIMIT: usize = 10_000;
-    let watched: &'static Watched = Box::leak(Box::new(Watched {
+    let watched = Arc::new(Watched {
         live: AtomicUsize::new(0),
         most: AtomicUsize::new(0),
-    }));
+    });
     let limit = Limit::new(LIMIT);
-    let handle = SharedAllocator::new(Budget::new(watched, &limit));
+    let handle = SharedAllocator::new(Budget::new(Arc::clone(&watched), &limit));
     let refusals = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for seed in 0..4 {
