@@ -39,6 +39,7 @@ const LARGE_ZEROED_BYTES: usize = 128 << 10;
 ///     .with_huge_pages(HugePages::Dense)
 ///     .with_lock(Lock::BestEffort);
 /// let weights = SharedAllocator::new(allocator).allocate(4 << 20, 64)?;
+/// # #[cfg(all(target_os = "linux", not(tenslab_portable)))]
 /// assert!(weights.as_ptr().addr() % (2 << 20) == 0);
 /// # Ok::<(), tenslab::memory::AllocError>(())
 /// ```
