@@ -6,9 +6,9 @@
 //!
 //! At each look the two threads hold buffers of the same sizes as at the first one, so
 //! the resident bytes differ by what the allocator failed to reuse: by no more than one
-//! per cent from the first quarter of the looks to the last. Runs in a child process, for other tests of this binary would be
-//! in its resident bytes; ten million steps where `TENSLAB_LONG` is set (`.ci/long`),
-//! a hundred thousand otherwise.
+//! per cent from the first quarter of the looks to the last (five over the system's heap).
+//! Runs in a child process, for other tests of this binary would be in its resident bytes;
+//! ten million steps where `TENSLAB_LONG` is set (`.ci/long`), a hundred thousand otherwise.
 
 use std::process::Command;
 use std::sync::{Arc, Barrier};
@@ -132,8 +132,11 @@ fn soak(bottom: impl Allocator + 'static, blocks_of: Option<usize>) {
         first >> 10,
         last >> 10
     );
+    // A slab keeps what it has. Under the other one is the system's heap, whose own cache
+    // moves by about 3 per cent from look to look (glibc, measured), whoever asks it.
+    let percent = if blocks_of.is_some() { 1 } else { 5 };
     // Nothing is said of the sanitizer's own memory.
-    let drifted = last.saturating_sub(first) > first / 100;
+    let drifted = last.saturating_sub(first) > first / 100 * percent;
     assert!(
         cfg!(tenslab_asan) || !drifted,
         "resident bytes: {resident:?}"
