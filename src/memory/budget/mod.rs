@@ -43,7 +43,9 @@ const UPSTREAM_RETRIES: usize = 2;
 ///
 /// What counts is what the allocations take up of the upstream (their
 /// [`capacity`](Block::capacity)), zero bytes of them for an empty one. Several budgets
-/// may share one limit; a budget over a budget of the same limit counts twice.
+/// may share one limit; a budget over a budget of the same limit counts twice. Bytes of a
+/// block that were decommitted stay counted, for a block does not remember them; and a
+/// block grows only inside what it takes up already.
 ///
 /// ```
 /// use tenslab::memory::{AllocError, Budget, CpuAllocator, Limit, SharedAllocator};
