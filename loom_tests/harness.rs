@@ -39,6 +39,12 @@ pub(crate) fn model(body: impl Fn() + Send + Sync + 'static) {
 /// (tokio-rs/loom#166); an addition that all of them make brings those back.
 pub(crate) struct Gate(AtomicUsize);
 
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Gate {
     pub(crate) fn new() -> Self {
         Self(AtomicUsize::new(0))
@@ -51,6 +57,12 @@ impl Gate {
 
 /// Stands for bytes: loom reports two accesses that nothing orders.
 pub(crate) struct Canary(UnsafeCell<u32>);
+
+impl Default for Canary {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Canary {
     pub(crate) fn new() -> Self {

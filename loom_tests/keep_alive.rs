@@ -3,14 +3,14 @@
 use loom::sync::Arc;
 use loom::thread;
 use tenslab::SharedAllocator;
+use tenslab::internals::set_worker;
 
 use super::harness::{Fate, Lab, model};
 
 /// One thread gives the last buffer back while the other drops the last handle.
 ///
 /// Fails when `close` looks at the word and sets the bit in two steps (nobody
-/// destroys), when `leave` is Relaxed (the closer destroys what is still in use), and
-/// when `close` is (the last one out does).
+/// destroys), and when `leave` is Relaxed (the closer destroys what is still in use).
 #[test]
 fn either_the_last_buffer_or_the_last_handle_destroys() {
     model(|| {
@@ -84,5 +84,61 @@ fn the_last_of_two_handles_destroys() {
         drop(mine);
         other.join().unwrap();
         assert_eq!(fate.destroyed(), 1);
+    });
+}
+
+/// The owner of a seat gives the last buffer back there, while another drops the last handle.
+///
+/// Fails when closing does not bring in what was counted at the seats: nobody destroys, or
+/// both do, or the closer does before the buffer is back.
+#[test]
+fn the_last_at_a_seat_and_the_closer_agree() {
+    model(|| {
+        let fate = Fate::new();
+        let allocator = SharedAllocator::new(Lab::new(&fate));
+        set_worker(0);
+        let buffer = allocator.allocate(8, 1).unwrap();
+        let closer = thread::spawn({
+            let fate = Arc::clone(&fate);
+            move || {
+                set_worker(1);
+                fate.gate.pass();
+                fate.allocator[1].write(1);
+                drop(allocator);
+            }
+        });
+        fate.gate.pass();
+        fate.allocator[0].write(1);
+        drop(buffer);
+        closer.join().unwrap();
+        assert_eq!((fate.released(), fate.destroyed()), (1, 1));
+    });
+}
+
+/// A buffer goes out at a seat and comes back without one, while the seat's owner drops the
+/// last handle.
+///
+/// Fails as the one before.
+#[test]
+fn a_buffer_that_left_at_a_seat_is_not_lost() {
+    model(|| {
+        let fate = Fate::new();
+        let allocator = SharedAllocator::new(Lab::new(&fate));
+        set_worker(0);
+        let buffer = allocator.allocate(8, 1).unwrap();
+        let other = thread::spawn({
+            let fate = Arc::clone(&fate);
+            move || {
+                set_worker(1);
+                fate.gate.pass();
+                fate.allocator[1].write(1);
+                drop(buffer);
+            }
+        });
+        fate.gate.pass();
+        fate.allocator[0].write(1);
+        drop(allocator);
+        other.join().unwrap();
+        assert_eq!((fate.released(), fate.destroyed()), (1, 1));
     });
 }

@@ -5,7 +5,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use tenslab::SlabAllocator;
-use tenslab::internals::set_thread_number;
+use tenslab::internals::set_worker;
 use tenslab::memory::{AllocError, Allocator, Block, BlockError, BlockId, Request};
 
 use super::harness::{Gate, model};
@@ -24,6 +24,12 @@ impl Lab {
     /// A slab of `blocks` blocks, which are in the magazine of thread 0 as far as it holds
     /// them (two).
     fn new(blocks: u32) -> Arc<Self> {
+        Self::at(0, blocks)
+    }
+
+    /// The same with the magazine of another thread.
+    fn at(worker: usize, blocks: u32) -> Arc<Self> {
+        set_worker(worker);
         let lab = Self {
             slab: SlabAllocator::new(64, blocks).unwrap(),
             shadow: std::array::from_fn(|_| UnsafeCell::new(false)),
@@ -84,35 +90,35 @@ fn together(
     let other = thread::spawn({
         let lab = Arc::clone(lab);
         move || {
-            set_thread_number(numbers[1]);
+            set_worker(numbers[1]);
             lab.gate.pass();
             theirs(&lab);
         }
     });
-    set_thread_number(numbers[0]);
+    set_worker(numbers[0]);
     lab.gate.pass();
     mine(lab);
     other.join().unwrap();
 }
 
-/// Two threads have the same magazine for their own: one gets it, the other goes on to
-/// the next.
+/// Two threads without a seat have the same magazine: one gets it, the other does without.
 ///
 /// Fails when a magazine is taken with a load and a store (both pop the same block), when
 /// its taking is Relaxed and when its leaving is (ids are read that nothing published).
 #[test]
 fn a_magazine_is_one_threads_at_a_time() {
     model(|| {
-        let lab = Lab::new(2);
-        together(&lab, [0, 0], Lab::round, Lab::round);
+        let lab = Lab::at(1, 2);
+        together(&lab, [1, 1], Lab::round, Lab::round);
         lab.is_whole();
     });
 }
 
-/// Two threads take and give back, each at its own magazine; all blocks are in one of
-/// the two at first.
+/// Two threads take and give back, each at its own magazine, the first at its seat; all
+/// blocks are in one of the two at first.
 ///
-/// Fails when the other magazines are not looked into: a thread is refused a block
+/// Fails when the owner of a seat or who steals from it does not see the other (both pop the
+/// same block), and when the other magazines are not looked into: a thread is refused a block
 /// that nobody has.
 #[test]
 fn what_another_magazine_has_is_stolen() {
@@ -154,7 +160,7 @@ fn two_flushes_lose_no_block() {
         let lab = Lab::new(2);
         // One of the two goes from the first magazine to the second.
         let block = lab.take().unwrap();
-        set_thread_number(1);
+        set_worker(1);
         lab.give_back(block);
         let flush = |lab: &Lab| lab.slab.flush();
         together(&lab, [0, 1], flush, flush);

@@ -25,6 +25,7 @@ mod keep_alive;
 mod magazines;
 mod meter;
 mod mutants;
+mod seats;
 mod slab;
 mod state;
 mod storage;

@@ -13,13 +13,21 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         ],
         Mutant::SlabPushTwoSteps => &["magazines::two_flushes_lose_no_block"],
         Mutant::SlabGrowTwoSteps => &["slab::two_takers_grow_one_segment_each"],
-        Mutant::MagazineTwoSteps => &[
-            "magazines::a_magazine_is_one_threads_at_a_time",
-            "slab::no_block_is_lost",
+        Mutant::SeatNoBarrier | Mutant::SeatOwnerIgnoresStop | Mutant::SeatIgnoresOwner => &[
+            "seats::the_owner_and_another_exclude_each_other",
+            "seats::who_has_all_places_is_alone",
+            "magazines::what_another_magazine_has_is_stolen",
         ],
-        Mutant::MagazineTakeRelaxed | Mutant::MagazineLeaveRelaxed => {
-            &["magazines::a_magazine_is_one_threads_at_a_time"]
-        }
+        Mutant::SeatOwnerRelaxed => &["seats::the_owner_and_another_exclude_each_other"],
+        Mutant::SeatTwoSteps | Mutant::SeatTakeRelaxed => &[
+            "seats::others_exclude_each_other",
+            "magazines::a_magazine_is_one_threads_at_a_time",
+        ],
+        Mutant::SeatLeaveRelaxed => &[
+            "seats::the_owner_and_another_exclude_each_other",
+            "seats::others_exclude_each_other",
+            "seats::closing_sees_what_was_done_there",
+        ],
         Mutant::SlabStealsNothing => &["magazines::what_another_magazine_has_is_stolen"],
         Mutant::SlabExhaustedEarly => &["magazines::nobody_is_refused_while_a_block_moves"],
         Mutant::SlabForgetsTrim => &["magazines::nobody_is_refused_for_a_trim"],
@@ -64,7 +72,11 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::WriterTwoSteps => &["state::writers_exclude_each_other"],
         Mutant::FreezeIgnoresWriter => &["state::frozen_bytes_are_never_written"],
         Mutant::FreezeRelaxed => &["state::freezing_publishes_the_bytes"],
-        Mutant::CloseTwoSteps | Mutant::CloseRelaxed => {
+        Mutant::CloseForgetsSeats => &[
+            "keep_alive::a_buffer_that_left_at_a_seat_is_not_lost",
+            "keep_alive::the_last_at_a_seat_and_the_closer_agree",
+        ],
+        Mutant::CloseTwoSteps => {
             &["keep_alive::either_the_last_buffer_or_the_last_handle_destroys"]
         }
         Mutant::LeaveRelaxed => &[

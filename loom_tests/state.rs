@@ -13,18 +13,6 @@ struct Lab {
     gate: Gate,
 }
 
-impl Default for Canary {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Default for Gate {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Lab {
     /// Reads if that is allowed now.
     fn read(&self) -> Option<u32> {

@@ -15,12 +15,20 @@ pub enum Mutant {
     SlabPushTwoSteps,
     /// `SlabAllocator`: finds a fresh block under one lock, counts it under another.
     SlabGrowTwoSteps,
-    /// `SlabAllocator`: a magazine is taken with a load and a store.
-    MagazineTwoSteps,
-    /// `SlabAllocator`: who takes a magazine does not see what the last one did there.
-    MagazineTakeRelaxed,
-    /// `SlabAllocator`: a magazine is left without publishing what was done there.
-    MagazineLeaveRelaxed,
+    /// Seat: its owner says that it is there and looks, without a barrier between.
+    SeatNoBarrier,
+    /// Seat: its owner does not look whether another is there.
+    SeatOwnerIgnoresStop,
+    /// Seat: its owner does not see what the last other one did there.
+    SeatOwnerRelaxed,
+    /// Seat: another does not look whether the owner is there.
+    SeatIgnoresOwner,
+    /// Seat: another takes it with a load and a store.
+    SeatTwoSteps,
+    /// Seat: another does not see what the last one did there.
+    SeatTakeRelaxed,
+    /// Seat: it is left without publishing what was done there.
+    SeatLeaveRelaxed,
     /// `SlabAllocator`: what is in other magazines is not looked for.
     SlabStealsNothing,
     /// `SlabAllocator`: exhausted is said while somebody is moving blocks.
@@ -71,10 +79,10 @@ pub enum Mutant {
     ReleaseRelaxed,
     /// State word: `freeze` does not pass on what the last writer published.
     FreezeRelaxed,
+    /// Keep-alive: closing does not ask what was counted at the seats.
+    CloseForgetsSeats,
     /// Keep-alive: closing looks at the word and sets the bit in two steps.
     CloseTwoSteps,
-    /// Keep-alive: closing does not publish what the handles did.
-    CloseRelaxed,
     /// Keep-alive: the last one out does not see what the others did.
     LeaveRelaxed,
     /// `SharedAllocator`: a handle goes away without publishing what was done with it.
@@ -88,13 +96,17 @@ pub enum Mutant {
 #[cfg(loom)]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 37] = [
+    pub const ALL: [Mutant; 41] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
-        Mutant::MagazineTwoSteps,
-        Mutant::MagazineTakeRelaxed,
-        Mutant::MagazineLeaveRelaxed,
+        Mutant::SeatNoBarrier,
+        Mutant::SeatOwnerIgnoresStop,
+        Mutant::SeatOwnerRelaxed,
+        Mutant::SeatIgnoresOwner,
+        Mutant::SeatTwoSteps,
+        Mutant::SeatTakeRelaxed,
+        Mutant::SeatLeaveRelaxed,
         Mutant::SlabStealsNothing,
         Mutant::SlabExhaustedEarly,
         Mutant::SlabForgetsTrim,
@@ -120,8 +132,8 @@ impl Mutant {
         Mutant::FreezeIgnoresWriter,
         Mutant::ReleaseRelaxed,
         Mutant::FreezeRelaxed,
+        Mutant::CloseForgetsSeats,
         Mutant::CloseTwoSteps,
-        Mutant::CloseRelaxed,
         Mutant::LeaveRelaxed,
         Mutant::HandleRelaxed,
         Mutant::HandleTwoSteps,

@@ -5,6 +5,7 @@
 //!   Mutex          loom::sync::Mutex         parking_lot::Mutex
 //!   Arc, atomics   loom's                    std's
 //!   thread_local   loom's                    std's
+//!   worker         what the model says       sync/worker.rs
 //!   UnsafeCell     loom's                    std's, with loom's face
 //! ```
 //!
@@ -30,6 +31,8 @@
 pub use self::real::*;
 #[cfg(loom)]
 pub use self::under_loom::*;
+#[cfg(not(loom))]
+pub use self::worker::{SEATS, heavy_barrier, light_barrier, worker};
 
 // `Acquire` and friends are plain values: the same under loom.
 pub use std::sync::atomic::Ordering;
@@ -61,6 +64,9 @@ impl Names {
 }
 
 #[cfg(not(loom))]
+mod worker;
+
+#[cfg(not(loom))]
 mod real {
     pub use parking_lot::{Mutex, MutexGuard};
     pub use std::sync::Arc;
@@ -88,24 +94,6 @@ mod real {
             work(self.0.get())
         }
     }
-
-    thread_local! {
-        static NUMBER: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
-    }
-
-    /// The number of this thread: 0 for the first that asks, and so on. It costs a look
-    /// into the thread's own memory, and a thread that ends leaves nothing behind.
-    #[inline]
-    pub fn thread_number() -> usize {
-        static NUMBERS: super::Names = super::Names::new();
-        NUMBER.with(|number| {
-            number.get().unwrap_or_else(|| {
-                let next = NUMBERS.next() as usize;
-                number.set(Some(next));
-                next
-            })
-        })
-    }
 }
 
 #[cfg(loom)]
@@ -120,18 +108,32 @@ mod under_loom {
         pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
     }
 
+    /// Threads that have a seat: the one that says so.
+    pub const SEATS: usize = 1;
+
     loom::thread_local! {
-        static NUMBER: std::cell::Cell<usize> = std::cell::Cell::new(0);
+        static NUMBER: std::cell::Cell<usize> = std::cell::Cell::new(SEATS);
     }
 
-    /// The number of this thread: what the model says, else 0.
-    pub fn thread_number() -> usize {
+    /// The number of this thread: what the model says, else one without a seat.
+    pub fn worker() -> usize {
         NUMBER.with(std::cell::Cell::get)
     }
 
-    /// Says which number this thread has.
-    pub fn set_thread_number(number: usize) {
+    /// Says which number this thread has. Of the threads that run at one time only one may
+    /// have a number below [`SEATS`].
+    pub fn set_worker(number: usize) {
         NUMBER.with(|own| own.set(number));
+    }
+
+    /// Both halves of an asymmetric fence are whole ones here.
+    pub fn light_barrier() {
+        fence(super::Ordering::SeqCst);
+    }
+
+    /// Both halves of an asymmetric fence are whole ones here.
+    pub fn heavy_barrier() {
+        fence(super::Ordering::SeqCst);
     }
 
     /// `std::thread_local` for loom: a model's threads are one thread of the system, so

@@ -114,7 +114,9 @@ fn every_folder_of_src_is_a_layer() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         assert!(
-            path.is_file() || LAYERS.iter().any(|(layer, _)| *layer == name),
+            path.is_file()
+                || FOR_ALL.contains(&name.as_str())
+                || LAYERS.iter().any(|(layer, _)| *layer == name),
             "src/{name} is no layer of the house"
         );
     }

@@ -84,6 +84,7 @@ impl Request {
     ///
     /// # Panics
     /// If `align` is not a power of two.
+    #[inline]
     #[track_caller]
     pub const fn new(bytes: usize, align: usize) -> Result<Request, AllocError> {
         assert!(
@@ -129,6 +130,7 @@ impl Request {
     }
 
     /// The same request for bytes that are all zero.
+    #[inline]
     #[must_use]
     pub const fn zeroed(mut self) -> Request {
         self.zeroed = true;
@@ -136,6 +138,7 @@ impl Request {
     }
 
     /// The same request on behalf of `tag`.
+    #[inline]
     #[must_use]
     pub const fn tagged(mut self, tag: Tag) -> Request {
         self.tag = tag;
@@ -143,30 +146,35 @@ impl Request {
     }
 
     /// Bytes asked for. 0 is a valid request.
+    #[inline]
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// The address has to be a multiple of this power of two.
+    #[inline]
     #[must_use]
     pub const fn align(&self) -> usize {
         self.align
     }
 
     /// Must the bytes be zero?
+    #[inline]
     #[must_use]
     pub const fn is_zeroed(&self) -> bool {
         self.zeroed
     }
 
     /// On whose behalf.
+    #[inline]
     #[must_use]
     pub const fn tag(&self) -> Tag {
         self.tag
     }
 
     /// Where a block of zero bytes may point: nowhere, but aligned and never null.
+    #[inline]
     #[must_use]
     pub const fn dangling(&self) -> NonNull<u8> {
         let address = std::ptr::without_provenance_mut(self.align);
@@ -196,6 +204,7 @@ pub struct Block {
 impl Block {
     /// A block of `len` usable bytes at `ptr`, which take up `capacity` bytes of the
     /// allocator. `cookie` is whatever the allocator wants to see again.
+    #[inline]
     pub const fn new(ptr: NonNull<u8>, len: usize, capacity: usize, cookie: u64, tag: Tag) -> Self {
         Self {
             ptr,
@@ -209,6 +218,7 @@ impl Block {
 
     /// The same block with a place for its storage header, so that sharing the
     /// block needs no heap block.
+    #[inline]
     pub const fn with_header(mut self, slot: HeaderSlot) -> Self {
         self.header = Some(slot);
         self
@@ -222,42 +232,49 @@ impl Block {
     }
 
     /// The first byte.
+    #[inline]
     #[must_use]
     pub const fn as_ptr(&self) -> NonNull<u8> {
         self.ptr
     }
 
     /// Usable bytes: what was asked for.
+    #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
     /// Are there no usable bytes?
+    #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Bytes of the allocator that the block takes up.
+    #[inline]
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.capacity
     }
 
     /// What the allocator wanted to see again.
+    #[inline]
     #[must_use]
     pub const fn cookie(&self) -> u64 {
         self.cookie
     }
 
     /// On whose behalf it was allocated.
+    #[inline]
     #[must_use]
     pub const fn tag(&self) -> Tag {
         self.tag
     }
 
     /// The place for the storage header, if the allocator has one.
+    #[inline]
     #[must_use]
     pub const fn header(&self) -> Option<HeaderSlot> {
         self.header

@@ -49,6 +49,7 @@ impl Buffer {
     }
 
     /// The block and its owner, without giving the block back.
+    #[inline]
     pub(super) fn into_parts(self) -> (Block, Owner) {
         let mut buffer = ManuallyDrop::new(self);
         // SAFETY: `buffer` is never dropped or used again, so this is the only taking.
@@ -59,18 +60,21 @@ impl Buffer {
     }
 
     /// The first byte. Never null; aligned as was asked for, also for zero bytes.
+    #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.block.as_ptr().as_ptr()
     }
 
     /// Bytes asked for.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.block.len()
     }
 
     /// Were zero bytes asked for?
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.block.is_empty()
@@ -89,6 +93,7 @@ impl Buffer {
     }
 
     /// The bytes.
+    #[inline]
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         let bytes = NonNull::slice_from_raw_parts(self.block.as_ptr(), self.block.len());
@@ -99,6 +104,7 @@ impl Buffer {
     }
 
     /// The bytes, to write.
+    #[inline]
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let mut bytes = NonNull::slice_from_raw_parts(self.block.as_ptr(), self.block.len());

@@ -1,17 +1,23 @@
 //! [`KeepAlive`]: what is shared lives until the last user has left.
 //!
 //! ```text
-//!   word    outstanding << 1 | closed
+//!   counts  one for each seat: who entered there less who left, by itself any number
+//!   word    the rest of the outstanding << 1 | closed
 //!
-//!   enter   +2      a buffer goes out            only while the word is not final
-//!   leave   -2      a buffer comes back          sees "1 outstanding, closed": destroy
-//!   close   |1      the last handle goes away    sees "0 outstanding":         destroy
+//!   enter   +1 at the seat, else word +2
+//!   leave   -1 at the seat, else word -2         saw "1 outstanding, closed": destroy
+//!   close   shut every seat, then one addition
+//!           of their sum and of "closed"         made  "0 outstanding, closed": destroy
 //! ```
 //!
-//! Whoever brings the word to "0 outstanding, closed" destroys, and exactly one
-//! does, because each step is one atomic exchange of the whole word.
+//! While it is open a thread counts at its own [seat](super::seat), without an exchange; the
+//! numbers mean something together only. Closing brings them together: who comes to a seat that
+//! is shut counts in the word. Whoever brings the word to "0 outstanding, closed" destroys,
+//! and exactly one does: "closed" comes with the sum in one addition, and from then on each
+//! step is one exchange of the whole word. (The kernel's `percpu_ref` works in this way.)
 //! `loom_tests/keep_alive.rs` explores it.
 
+use super::seat::Seats;
 use crate::mutant::{self, Mutant};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Ordering, fence};
@@ -22,26 +28,52 @@ const ONE: usize = 2;
 /// Counts users, and knows whether more may come. By default open, and nobody inside.
 #[derive(Debug, Default)]
 pub struct KeepAlive {
+    /// Sums wrap: a thread may let out what others let in.
+    counts: Seats<AtomicUsize>,
     word: AtomicUsize,
+}
+
+#[inline]
+fn check(count: usize) {
+    if count.cast_signed() > isize::MAX / 64 {
+        // Only forgotten buffers get here; wrapping would free too early.
+        std::process::abort();
+    }
 }
 
 impl KeepAlive {
     /// One more user.
     ///
     /// The caller is inside or holds the right to close, so the word is not final.
-    /// Aborts the process at half the range, which only forgotten buffers reach.
+    /// Aborts the process at a fraction of the range, which only forgotten buffers reach.
     #[inline]
     pub fn enter(&self) {
-        // Relaxed: it publishes nothing; what the user may see, it saw through its handle.
-        if self.word.fetch_add(ONE, Ordering::Relaxed) > usize::MAX / 2 {
-            std::process::abort();
+        if let Some(count) = self.counts.here() {
+            // Relaxed, and no exchange: only who is at the seat writes it.
+            let now = count.load(Ordering::Relaxed).wrapping_add(1);
+            check(now);
+            count.store(now, Ordering::Relaxed);
+            return;
         }
+        // Relaxed: it publishes nothing; what the user may see, it saw through its handle.
+        check(self.word.fetch_add(ONE, Ordering::Relaxed));
     }
 
     /// One user fewer. `true`: the caller was the last and has to destroy.
     #[inline]
     #[must_use]
     pub fn leave(&self) -> bool {
+        if let Some(count) = self.counts.here() {
+            // Relaxed, and no exchange: as above. What this user did is published by leaving
+            // the seat, to whoever shuts it.
+            let now = count.load(Ordering::Relaxed).wrapping_sub(1);
+            count.store(now, Ordering::Relaxed);
+            return false;
+        }
+        self.leave_word()
+    }
+
+    fn leave_word(&self) -> bool {
         let release = if mutant::is(Mutant::LeaveRelaxed) {
             Ordering::Relaxed
         } else {
@@ -61,21 +93,22 @@ impl KeepAlive {
     /// has to destroy.
     #[must_use]
     pub fn close(&self) -> bool {
-        let release = if mutant::is(Mutant::CloseRelaxed) {
-            Ordering::Relaxed
-        } else {
-            // Release: what the handles did happens before the destruction by the
-            // last `leave`; pairs with its fence.
-            Ordering::Release
-        };
+        if !mutant::is(Mutant::CloseForgetsSeats) {
+            self.counts.close();
+        }
+        // Release: what the handles did, and what was done at the seats, happens before
+        // the destruction by the last `leave`; pairs with its fence. (The heavy barrier would
+        // do that too, so no model can show that this is needed.)
+        let release = Ordering::Release;
+        let moved = self.sum().wrapping_mul(ONE);
         let before = if mutant::is(Mutant::CloseTwoSteps) {
             let before = self.word.load(Ordering::Acquire);
-            self.word.fetch_or(CLOSED, release);
+            self.word.fetch_add(moved.wrapping_add(CLOSED), release);
             before
         } else {
-            self.word.fetch_or(CLOSED, release)
+            self.word.fetch_add(moved.wrapping_add(CLOSED), release)
         };
-        let last = before == 0;
+        let last = before.wrapping_add(moved) == 0;
         if last {
             // Acquire: pairs with the Release of every `leave`.
             fence(Ordering::Acquire);
@@ -83,9 +116,21 @@ impl KeepAlive {
         last
     }
 
-    /// How many are inside at this moment.
+    fn sum(&self) -> usize {
+        // Relaxed: once the seats are shut, the shutting published their counts; before, a
+        // number to look at.
+        let counts = self
+            .counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
+        counts.fold(0, usize::wrapping_add)
+    }
+
+    /// How many are inside at this moment. Exact while nobody enters, leaves or closes.
     pub fn outstanding(&self) -> usize {
         // Relaxed: a number to look at; nothing is decided by it.
-        self.word.load(Ordering::Relaxed) / ONE
+        let word = self.word.load(Ordering::Relaxed).cast_signed() >> 1;
+        let count = word.cast_unsigned().wrapping_add(self.sum());
+        usize::try_from(count.cast_signed()).unwrap_or(0)
     }
 }

@@ -14,7 +14,7 @@
 //! made it alive, so every handle may be dropped first.
 //!
 //! A few small protocols are shared between threads, each a loom model in
-//! `loom_tests/`: the handles of a [`SharedAllocator`] and its keep-alive, the state
+//! `loom_tests/`: the seats of threads, the handles of a [`SharedAllocator`] and its keep-alive, the state
 //! word, the reference count of a [`Storage`], the magazines, the shared tier and the
 //! growth of a [`SlabAllocator`], the books of a [`Meter`], the order of a [`Trace`],
 //! a [`Limit`] and its callbacks, the books of a [`Guarded`].
@@ -38,6 +38,8 @@ mod pages;
 pub(crate) mod poison;
 mod populate;
 mod resident;
+#[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
+mod seat;
 mod shared;
 mod slab;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
@@ -68,4 +70,4 @@ pub use self::trace::{
 };
 
 #[cfg(loom)]
-pub use self::{keep_alive::KeepAlive, state::StateWord};
+pub use self::{keep_alive::KeepAlive, seat::Seats, state::StateWord};

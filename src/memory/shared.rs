@@ -74,6 +74,7 @@ impl SharedAllocator {
         }
     }
 
+    #[inline]
     fn core(&self) -> &Core<dyn Allocator> {
         // SAFETY: the core is destroyed only after it was closed, which the last
         // handle does in its drop; this handle is alive. Nobody has it mutably.
@@ -117,6 +118,7 @@ impl SharedAllocator {
     ///
     /// # Panics
     /// If `align` is not a power of two.
+    #[inline]
     #[track_caller]
     pub fn allocate_zeroed(&self, bytes: usize, align: usize) -> Result<Buffer, AllocError> {
         self.request(Request::new(bytes, align)?.tagged(self.tag).zeroed())
@@ -271,6 +273,7 @@ impl Owner {
         Self { core: handle.core }
     }
 
+    #[inline]
     fn core(&self) -> &Core<dyn Allocator> {
         // SAFETY: the core is destroyed only when nobody is inside, and this owner
         // is, until its drop. Nobody has it mutably.

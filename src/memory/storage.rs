@@ -259,9 +259,12 @@ impl Drop for Storage {
         } else if mutant::is(Mutant::LastViewRelaxed) {
             refs.fetch_sub(1, Ordering::Relaxed) == 1
         } else {
-            // Release: what was done through this handle happens before the bytes
-            // go back; pairs with the fence in `give_back`.
-            refs.fetch_sub(1, Ordering::Release) == 1
+            // Acquire: pairs with the Release of the other handles' drops. Where this is the
+            // only one left nobody can make another, and no exchange is needed.
+            refs.load(Ordering::Acquire) == 1
+                // Release: what was done through this handle happens before the bytes
+                // go back; pairs with the fence in `give_back`.
+                || refs.fetch_sub(1, Ordering::Release) == 1
         };
         if last {
             // SAFETY: the count says that this was the last handle.

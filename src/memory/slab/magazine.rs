@@ -1,37 +1,32 @@
 //! Magazines: a few blocks at hand for each worker, so that the shared tier is rare.
 //!
 //! ```text
-//!   thread 0 ─▶ | taken | len | out | asked for | ids … |      one magazine, 128 bytes
-//!   thread 1 ─▶ | taken | len | out | asked for | ids … |
-//!   thread 8 ─▶ thread 0's: there are eight, whatever the number of threads
+//!   thread 0 ─▶ | len | out | asked for | ids … |      one magazine and its door, 128 bytes
+//!   thread 1 ─▶ | len | out | asked for | ids … |
+//!   thread 9 ─▶ one of two that have no owner, where more threads run than there are seats
 //! ```
 //!
-//! A magazine is taken by one exchange and left by one store, and nobody waits for one:
-//! where it is taken, its neighbour does, and else the shared tier. They belong to the
-//! slab; a thread owns no block and leaves none behind when it ends. What is in a
-//! magazine can be stolen by whoever finds the shared tier empty.
+//! They lie at [seats](crate::memory::seat): a thread uses its own without an atomic exchange,
+//! and nobody waits for one. They belong to the slab; a thread owns no block and leaves none
+//! behind when it ends. What is in a magazine can be stolen by whoever finds the shared tier
+//! empty.
 //!
 //! A magazine also counts what went out and came back through it. One of the numbers
 //! alone says little, for a block may go out of one and come back into another, but their
 //! sums are exact.
 
-use crate::mutant::{self, Mutant};
+use crate::memory::seat::{self, PLACES, Seats};
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
-use crate::sync::{CachePadded, Ordering, UnsafeCell, thread_number};
+use crate::sync::{Ordering, UnsafeCell};
 
-/// How many there are.
-pub(super) const MAGAZINES: usize = if cfg!(loom) { 2 } else { 8 };
-
-/// Blocks that one holds: as many as fill its two cache lines.
-pub(super) const CAPACITY: usize = if cfg!(loom) { 2 } else { 26 };
+/// Blocks that one holds: as many as fill two cache lines with the rest and the door.
+pub(super) const CAPACITY: usize = if cfg!(loom) { 2 } else { 24 };
 
 /// Blocks that go to the shared tier or come from there at once.
 pub(super) const BATCH: usize = if cfg!(loom) { 2 } else { CAPACITY / 2 };
 
 #[derive(Debug)]
 pub(super) struct Magazine {
-    /// 1 while somebody has it.
-    taken: AtomicU32,
     /// Blocks in it. Only who has it writes; others may look.
     len: AtomicU32,
     /// Blocks that went out through it less those that came back, wrapping.
@@ -42,52 +37,24 @@ pub(super) struct Magazine {
     ids: UnsafeCell<[u32; CAPACITY]>,
 }
 
-// SAFETY: `ids` is reached by whoever took the magazine only (`Held`); all else is atomic.
+// SAFETY: `ids` is reached by whoever has the magazine only (`Held`); all else is atomic.
 unsafe impl Sync for Magazine {}
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<CachePadded<Magazine>>() == 128);
+const _: () = assert!(size_of::<Magazines>() == 128 * PLACES);
 
-/// A magazine that is taken; dropping leaves it.
-#[derive(Debug)]
-pub(super) struct Held<'a>(&'a Magazine);
-
-impl Magazine {
-    fn new() -> Self {
+impl Default for Magazine {
+    fn default() -> Self {
         Self {
-            taken: AtomicU32::new(0),
             len: AtomicU32::new(0),
             in_use: AtomicUsize::new(0),
             requested_bytes: AtomicUsize::new(0),
             ids: UnsafeCell::new([0; CAPACITY]),
         }
     }
+}
 
-    /// Takes it, if nobody has it.
-    #[inline]
-    fn take(&self) -> Option<Held<'_>> {
-        let taken = if mutant::is(Mutant::MagazineTwoSteps) {
-            let before = self.taken.load(Ordering::Acquire);
-            self.taken.store(1, Ordering::Relaxed);
-            before == 0
-        } else {
-            let acquire = if mutant::is(Mutant::MagazineTakeRelaxed) {
-                Ordering::Relaxed
-            } else {
-                // Acquire: sees what the last one did here; pairs with the Release of
-                // its leaving.
-                Ordering::Acquire
-            };
-            // Relaxed on failure: who is refused reads nothing. Not a swap, which would
-            // write also then.
-            self.taken
-                .compare_exchange(0, 1, acquire, Ordering::Relaxed)
-                .is_ok()
-        };
-        // Not `then_some`: a `Held` that is made and dropped would leave for the other one.
-        taken.then(|| Held(self))
-    }
-
+impl Magazine {
     /// Blocks in it at this moment.
     #[inline]
     fn len(&self) -> usize {
@@ -96,6 +63,10 @@ impl Magazine {
         self.len.load(Ordering::Relaxed) as usize
     }
 }
+
+/// A magazine that nobody else has; dropping leaves it.
+#[derive(Debug)]
+pub(super) struct Held<'a>(seat::Held<'a, Magazine>);
 
 impl Held<'_> {
     #[inline]
@@ -114,8 +85,8 @@ impl Held<'_> {
     #[inline]
     fn with_ids<R>(&mut self, work: impl FnOnce(&mut [u32; CAPACITY]) -> R) -> R {
         self.0.ids.with_mut(|ids| {
-            // SAFETY: a live cell, and nobody else reaches into it: the exchange made us
-            // the only one who has the magazine, and `&mut self` keeps us from coming twice.
+            // SAFETY: a live cell, and nobody else reaches into it: the seat made us the
+            // only one who has the magazine, and `&mut self` keeps us from coming twice.
             work(unsafe { &mut *ids })
         })
     }
@@ -188,60 +159,25 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        let release = if mutant::is(Mutant::MagazineLeaveRelaxed) {
-            Ordering::Relaxed
-        } else {
-            // Release: publishes the ids to the Acquire of whoever takes it next.
-            Ordering::Release
-        };
-        self.0.taken.store(0, release);
-    }
-}
-
 /// All magazines of a slab.
-#[derive(Debug)]
-pub(super) struct Magazines([CachePadded<Magazine>; MAGAZINES]);
-
-/// What [`Magazines::take_all`] found.
-#[derive(Debug)]
-pub(super) enum All<'a> {
-    /// Every one, held at once.
-    Held([Option<Held<'a>>; MAGAZINES]),
-    /// Somebody has one.
-    Busy,
-}
+#[derive(Debug, Default)]
+pub(super) struct Magazines(Seats<Magazine>);
 
 impl Magazines {
-    pub(super) fn new() -> Self {
-        Self(std::array::from_fn(|_| CachePadded::new(Magazine::new())))
-    }
-
-    /// This thread's magazine, or the one beside it. Never waits.
+    /// This thread's magazine. Never waits.
     #[inline]
     pub(super) fn take(&self) -> Option<Held<'_>> {
-        let home = thread_number() % MAGAZINES;
-        self.0[home].take().or_else(|| self.0[home ^ 1].take())
+        self.0.here().map(Held)
     }
 
     /// Each one that has blocks and that nobody has, one after the other.
     pub(super) fn idle(&self) -> impl Iterator<Item = Held<'_>> {
-        let filled = self.0.iter().filter(|magazine| magazine.len() > 0);
-        filled.filter_map(|magazine| magazine.take())
+        self.0.taken(|magazine| magazine.len() > 0).map(Held)
     }
 
-    /// All of them at once, so that no block moves.
-    pub(super) fn take_all(&self) -> All<'_> {
-        let mut all = [const { None }; MAGAZINES];
-        for (held, magazine) in all.iter_mut().zip(&self.0) {
-            *held = magazine.take();
-            if held.is_none() {
-                return All::Busy;
-            }
-        }
-        All::Held(all)
+    /// All of them at once, so that no block moves. `None`: somebody has one.
+    pub(super) fn take_all(&self) -> Option<[Held<'_>; PLACES]> {
+        Some(self.0.all()?.map(Held))
     }
 
     /// Sums of what went out and did not come back: blocks, and bytes asked for. Wrapping:

@@ -1,8 +1,8 @@
 //! [`SlabAllocator`]: equal blocks, handed out in constant time.
 //!
 //! ```text
-//!   thread ──▶ magazine    26 blocks at hand: one exchange       magazine.rs
-//!                 │ ▲      flush and refill, 13 at once
+//!   thread ──▶ magazine    24 blocks at hand, no exchange        magazine.rs
+//!                 │ ▲      flush and refill, 12 at once
 //!                 ▼ │
 //!              tier        chains of idle blocks, one lock       tier.rs
 //!                 │ ▲      carve, trim                           trim.rs
@@ -37,7 +37,7 @@ mod rows;
 mod tier;
 mod trim;
 
-use self::magazine::{All, BATCH, Held, Magazines};
+use self::magazine::{BATCH, Held, Magazines};
 pub use self::raw::{BlockError, BlockId};
 use self::rows::{BLOCK_ROWS, Rows, Table, table_bytes};
 use self::tier::{Tier, map};
@@ -64,8 +64,9 @@ const FIRST_ROW_BYTES: usize = 1 << 20;
 /// the system by [`trim`](Allocator::trim), and all of it when the slab goes away, which
 /// is when its last handle and its last buffer are gone.
 ///
-/// Cost: one uncontended atomic exchange to allocate and one to give back, no system call
-/// (but a few for each new row, under the lock), no heap block. At most 72 bytes of
+/// Cost: a few plain loads and stores to allocate and to give back, no system call (but a few
+/// for each new row, under the lock, and one to look into another thread's magazine), no heap
+/// block. At most 72 bytes of
 /// tables for each block that was ever used, in whole pages; this value itself has less
 /// than 4 KiB. One that is refused for want of blocks has looked into every magazine.
 ///
@@ -175,7 +176,7 @@ impl<P: PageSource> SlabAllocator<P> {
             .filter(|&twice| twice <= isize::MAX as usize)
             .ok_or(overflow)?;
         Ok(Self {
-            magazines: Magazines::new(),
+            magazines: Magazines::default(),
             rows: Rows::new(first(stride)),
             table: Table::new(blocks),
             block_bytes: stride,
@@ -270,9 +271,9 @@ impl<P: PageSource> SlabAllocator<P> {
             // and blocks may have moved behind our back: hold everything at once.
             drop(home.take());
             match self.magazines.take_all() {
-                All::Held(all) => {
+                Some(all) => {
                     let mut found = false;
-                    for mut held in all.into_iter().flatten().filter(|_| steals) {
+                    for mut held in all.into_iter().filter(|_| steals) {
                         found |= held.len() > 0;
                         // SAFETY: the lock is held, and the blocks were the magazine's.
                         held.drain(usize::MAX, |block| unsafe {
@@ -291,7 +292,7 @@ impl<P: PageSource> SlabAllocator<P> {
                         drop(self.trimming.lock());
                     }
                 }
-                All::Busy => {
+                None => {
                     if mutant::is(Mutant::SlabExhaustedEarly) {
                         return Err(AllocError::Exhausted {
                             blocks: self.blocks,
