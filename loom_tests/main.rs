@@ -18,6 +18,7 @@
     reason = "what counts the executions must not be modelled"
 )]
 
+mod biased;
 mod budget;
 mod guarded;
 mod harness;

@@ -16,6 +16,7 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::SeatNoBarrier | Mutant::SeatOwnerIgnoresStop | Mutant::SeatIgnoresOwner => &[
             "seats::the_owner_and_another_exclude_each_other",
             "seats::who_has_all_places_is_alone",
+            "biased::one_thread_has_the_value_at_a_time",
             "magazines::what_another_magazine_has_is_stolen",
         ],
         Mutant::SeatOwnerRelaxed => &["seats::the_owner_and_another_exclude_each_other"],
@@ -28,6 +29,7 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
             "seats::others_exclude_each_other",
             "seats::closing_sees_what_was_done_there",
         ],
+        Mutant::BiasLeavesOpen => &["biased::one_thread_has_the_value_at_a_time"],
         Mutant::SlabStealsNothing => &["magazines::what_another_magazine_has_is_stolen"],
         Mutant::SlabExhaustedEarly => &["magazines::nobody_is_refused_while_a_block_moves"],
         Mutant::SlabForgetsTrim => &["magazines::nobody_is_refused_for_a_trim"],

@@ -65,7 +65,7 @@ pub use self::types::{Bool8, DType, Device, Element, Shape, Strides, bf16, f16};
 /// What the loom models need of the insides.
 #[cfg(loom)]
 pub mod internals {
-    pub use crate::memory::{KeepAlive, Seats, StateWord};
+    pub use crate::memory::{Biased, KeepAlive, Seats, StateWord};
     pub use crate::mutant::{Mutant, VARIABLE};
     pub use crate::sync::set_worker;
 }

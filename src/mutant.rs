@@ -29,6 +29,8 @@ pub enum Mutant {
     SeatTakeRelaxed,
     /// Seat: it is left without publishing what was done there.
     SeatLeaveRelaxed,
+    /// Biased lock: who has the lock does not shut the door that is open.
+    BiasLeavesOpen,
     /// `SlabAllocator`: what is in other magazines is not looked for.
     SlabStealsNothing,
     /// `SlabAllocator`: exhausted is said while somebody is moving blocks.
@@ -96,7 +98,7 @@ pub enum Mutant {
 #[cfg(loom)]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 41] = [
+    pub const ALL: [Mutant; 42] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -107,6 +109,7 @@ impl Mutant {
         Mutant::SeatTwoSteps,
         Mutant::SeatTakeRelaxed,
         Mutant::SeatLeaveRelaxed,
+        Mutant::BiasLeavesOpen,
         Mutant::SlabStealsNothing,
         Mutant::SlabExhaustedEarly,
         Mutant::SlabForgetsTrim,

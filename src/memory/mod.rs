@@ -25,6 +25,8 @@
 //! that such a thread may hold, which in the child nobody ever gives up.
 
 mod allocator;
+#[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
+mod biased;
 mod budget;
 mod buffer;
 mod cpu;
@@ -70,4 +72,4 @@ pub use self::trace::{
 };
 
 #[cfg(loom)]
-pub use self::{keep_alive::KeepAlive, seat::Seats, state::StateWord};
+pub use self::{biased::Biased, keep_alive::KeepAlive, seat::Seats, state::StateWord};

@@ -57,6 +57,14 @@ impl Drop for Inside<'_> {
 }
 
 impl Door {
+    /// A door that nobody comes through before [`stopped`](Self::stopped) was dropped.
+    pub(super) fn shut() -> Self {
+        let door = Self::default();
+        // Relaxed: nobody else has it yet.
+        door.stop.store(1, Ordering::Relaxed);
+        door
+    }
+
     /// The owner goes in, if nobody is inside.
     ///
     /// # Safety
