@@ -8,9 +8,8 @@ use super::harness::{Fate, Gate, Lab, model};
 
 /// Two threads want the one block that there is room for, and give it back.
 ///
-/// Fails when the limit is a load and a store (both get it), when bytes go back to the
-/// limit before their block is back, and when they go back or are taken Relaxed: then
-/// who takes them does not see that the other is done with the block.
+/// Fails when room is found under one lock and used under another (both get it), and when
+/// bytes go back to the limit before their block is back.
 #[test]
 fn who_gets_bytes_finds_their_block_there() {
     fn use_it(fate: &Fate, budget: &Budget<Lab>) -> bool {
@@ -81,7 +80,7 @@ fn what_fits_is_not_refused_because_of_what_does_not() {
 
 /// Two together are too much, and one of them is right.
 ///
-/// Fails when the limit is a load and a store.
+/// Fails when room is found under one lock and used under another.
 #[test]
 fn the_sum_is_never_above_the_limit() {
     model(|| {
@@ -96,7 +95,8 @@ fn the_sum_is_never_above_the_limit() {
 
 /// Two charges at once, so at some moment both are out.
 ///
-/// Fails when the peak is a comparison and a store: the thread that saw less stores last.
+/// Fails when the peak is found under one lock and written under another: the thread that saw
+/// less writes last.
 #[test]
 fn a_smaller_peak_never_wins() {
     model(|| {

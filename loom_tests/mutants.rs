@@ -40,9 +40,7 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
             "budget::who_gets_bytes_finds_their_block_there",
             "budget::the_sum_is_never_above_the_limit",
         ],
-        Mutant::BudgetTakeRelaxed
-        | Mutant::BudgetGiveBackRelaxed
-        | Mutant::BudgetGivesBackFirst => &["budget::who_gets_bytes_finds_their_block_there"],
+        Mutant::BudgetGivesBackFirst => &["budget::who_gets_bytes_finds_their_block_there"],
         Mutant::BudgetPeakTwoSteps => &["budget::a_smaller_peak_never_wins"],
         Mutant::PressureUnderLock => &["budget::a_callback_may_use_the_limit_it_is_called_for"],
         Mutant::MeterCountsAfterRelease => &["meter::a_block_that_went_back_is_not_counted_twice"],

@@ -127,16 +127,19 @@ pub(super) struct Taken<'a> {
 }
 
 impl<'a> Taken<'a> {
+    #[inline]
     pub(super) fn new(limit: &'a Limit, bytes: usize) -> Result<Self, AllocError> {
         limit.take(bytes)?;
         Ok(Self { limit, bytes })
     }
 
     /// What was [kept](Taken::keep) before.
+    #[inline]
     pub(super) fn again(limit: &'a Limit, bytes: usize) -> Self {
         Self { limit, bytes }
     }
 
+    #[inline]
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -148,6 +151,7 @@ impl<'a> Taken<'a> {
     }
 
     /// Keeps `bytes` of them, for [`again`](Taken::again), and gives the rest back.
+    #[inline]
     pub(super) fn keep(mut self, bytes: usize) {
         debug_assert!(bytes <= self.bytes, "{bytes} kept of {}", self.bytes);
         self.bytes -= bytes;
@@ -155,6 +159,7 @@ impl<'a> Taken<'a> {
 }
 
 impl Drop for Taken<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.limit.give_back(self.bytes);
     }

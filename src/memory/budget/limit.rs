@@ -5,9 +5,9 @@ use super::pressure::{Callback, Inside, ROUNDS};
 use super::pressure::{Callbacks, PressureGuard, Shortage};
 use super::{CgroupError, CgroupMemory, Charge};
 use crate::memory::AllocError;
+use crate::memory::biased::Biased;
 use crate::mutant::{self, Mutant};
-use crate::sync::atomic::AtomicUsize;
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 
 /// So many bytes, shared by whoever has a clone.
 ///
@@ -37,10 +37,41 @@ pub struct Limit {
 }
 
 pub(super) struct Core {
-    used: AtomicUsize,
-    limit: AtomicUsize,
-    peak: AtomicUsize,
+    /// Behind one lock, so that a limit is never half looked at; one that leans to a thread,
+    /// because most of the time one asks.
+    count: Biased<Count>,
     callbacks: Callbacks,
+}
+
+#[derive(Debug)]
+struct Count {
+    used: usize,
+    limit: usize,
+    peak: usize,
+}
+
+impl Count {
+    fn look(&self) -> Refusal {
+        Refusal {
+            live_bytes: self.used,
+            limit_bytes: self.limit,
+        }
+    }
+
+    /// What would be used with `bytes` more, if that fits.
+    #[inline]
+    fn with(&self, bytes: usize) -> Result<usize, Refusal> {
+        if bytes == 0 {
+            return Ok(self.used); // fits also where the limit was lowered below what is used
+        }
+        let sum = self.used.checked_add(bytes);
+        sum.filter(|&sum| sum <= self.limit).ok_or(self.look())
+    }
+
+    fn use_up(&mut self, used: usize) {
+        self.used = used;
+        self.peak = self.peak.max(used);
+    }
 }
 
 /// What stood in the way, as one look saw it.
@@ -65,94 +96,58 @@ impl Refusal {
 
 impl Core {
     fn look(&self) -> Refusal {
-        Refusal {
-            // Relaxed: numbers to look at; nothing is decided by them.
-            live_bytes: self.used.load(Ordering::Relaxed),
-            // Relaxed: as above.
-            limit_bytes: self.limit.load(Ordering::Relaxed),
-        }
+        self.count.with(|count| count.look())
     }
 
     /// Counts `bytes` more, if they fit.
+    ///
+    /// Who gets bytes that came back sees that their block went back to the upstream: the
+    /// lock orders the two.
+    #[inline]
     fn try_take(&self, bytes: usize) -> Result<(), Refusal> {
-        if bytes == 0 {
-            return Ok(()); // fits also where the limit was lowered below what is used
-        }
-        let acquire = if mutant::is(Mutant::BudgetTakeRelaxed) {
-            Ordering::Relaxed
-        } else {
-            // Acquire: pairs with the Release in `give_back`. Who gets bytes that came
-            // back sees that their block went back to the upstream.
-            Ordering::Acquire
-        };
-        // Relaxed: a first guess, which the exchange checks.
-        let mut used = self.used.load(Ordering::Relaxed);
-        loop {
-            // Relaxed: a number of its own that publishes nothing.
-            let limit = self.limit.load(Ordering::Relaxed);
-            let fits = used.checked_add(bytes).filter(|&sum| sum <= limit);
-            if mutant::is(Mutant::BudgetFetchAdd) {
-                let before = self.used.fetch_add(bytes, Ordering::AcqRel);
-                if before.checked_add(bytes).is_none_or(|sum| sum > limit) {
-                    self.used.fetch_sub(bytes, Ordering::AcqRel);
-                    return Err(self.look());
+        if mutant::is(Mutant::BudgetFetchAdd) {
+            let sum = self.count.with(|count| {
+                count.used += bytes;
+                count.used
+            });
+            return self.count.with(|count| {
+                if sum > count.limit {
+                    count.used -= bytes;
+                    return Err(count.look());
                 }
-                self.note_peak(before + bytes);
-                return Ok(());
-            }
-            let Some(sum) = fits else {
-                return Err(Refusal {
-                    live_bytes: used,
-                    limit_bytes: limit,
-                });
-            };
-            if mutant::is(Mutant::BudgetTwoSteps) {
-                self.used.store(sum, Ordering::Release);
-                self.note_peak(sum);
-                return Ok(());
-            }
-            // An exchange and not an addition that is taken back where it was too much:
-            // meanwhile that would refuse others, who fit.
-            // Relaxed on failure: the value is only the next guess.
-            match self
-                .used
-                .compare_exchange_weak(used, sum, acquire, Ordering::Relaxed)
-            {
-                Ok(_) => {
-                    self.note_peak(sum);
-                    return Ok(());
-                }
-                Err(now) => used = now,
-            }
+                count.peak = count.peak.max(sum);
+                Ok(())
+            });
         }
-    }
-
-    fn note_peak(&self, used: usize) {
-        // Relaxed, all of it: the peak publishes nothing. It only rises (but for a
-        // reset, see there), so where an old value is high enough the present one is.
-        if used <= self.peak.load(Ordering::Relaxed) {
-            return;
+        if mutant::is(Mutant::BudgetTwoSteps) {
+            let sum = self.count.with(|count| count.with(bytes))?;
+            self.count.with(|count| count.use_up(sum));
+            return Ok(());
         }
         if mutant::is(Mutant::BudgetPeakTwoSteps) {
-            self.peak.store(used, Ordering::Relaxed);
-        } else {
-            // Not a store: a smaller peak must never win.
-            self.peak.fetch_max(used, Ordering::Relaxed);
+            let peak = self.count.with(|count| {
+                count.used = count.with(bytes)?;
+                Ok(count.peak.max(count.used))
+            })?;
+            self.count.with(|count| count.peak = peak);
+            return Ok(());
         }
+        self.count.with(|count| {
+            let sum = count.with(bytes)?;
+            count.use_up(sum);
+            Ok(())
+        })
     }
 
+    #[inline]
     pub(super) fn give_back(&self, bytes: usize) {
         if bytes == 0 {
             return;
         }
-        let release = if mutant::is(Mutant::BudgetGiveBackRelaxed) {
-            Ordering::Relaxed
-        } else {
-            // Release: the memory went back before; pairs with the Acquire in `try_take`.
-            Ordering::Release
-        };
-        let before = self.used.fetch_sub(bytes, release);
-        debug_assert!(before >= bytes, "{bytes} given back of {before}");
+        self.count.with(|count| {
+            debug_assert!(count.used >= bytes, "{bytes} given back of {}", count.used);
+            count.used = count.used.wrapping_sub(bytes);
+        });
     }
 
     /// Calls the callbacks in turn, the oldest first, as long as `short` says what is
@@ -191,9 +186,11 @@ impl Limit {
     pub fn new(bytes: usize) -> Self {
         Self {
             core: Arc::new(Core {
-                used: AtomicUsize::new(0),
-                limit: AtomicUsize::new(bytes),
-                peak: AtomicUsize::new(0),
+                count: Biased::new(Count {
+                    used: 0,
+                    limit: bytes,
+                    peak: 0,
+                }),
                 callbacks: Callbacks::new(),
             }),
         }
@@ -238,18 +235,15 @@ impl Limit {
     /// The most that may be used, in bytes.
     #[must_use]
     pub fn limit_bytes(&self) -> usize {
-        // Relaxed: a number of its own that publishes nothing.
-        self.core.limit.load(Ordering::Relaxed)
+        self.core.look().limit_bytes
     }
 
-    /// Raises or lowers the limit, for whoever asks from now on. A request that is under
-    /// way may still be judged by the old one.
+    /// Raises or lowers the limit, for whoever asks from now on.
     ///
     /// Nothing is taken from anybody: where more than `bytes` is used, nothing fits until
     /// enough came back. [`shed`](Limit::shed) asks for that.
     pub fn set_limit_bytes(&self, bytes: usize) {
-        // Relaxed: a number of its own that publishes nothing.
-        self.core.limit.store(bytes, Ordering::Relaxed);
+        self.core.count.with(|count| count.limit = bytes);
     }
 
     /// Bytes that are charged at this moment.
@@ -269,23 +263,18 @@ impl Limit {
     /// [`reset_peak`](Limit::reset_peak).
     #[must_use]
     pub fn peak_bytes(&self) -> usize {
-        // Not less than what is used, also where a reset just forgot it.
-        // Relaxed: a number to look at.
-        self.core
-            .peak
-            .load(Ordering::Relaxed)
-            .max(self.used_bytes())
+        self.core.count.with(|count| count.peak)
     }
 
     /// Forgets the peak and nothing else. Returns it.
     ///
     /// What is charged at the same time is in the old peak or in the new one.
     pub fn reset_peak(&self) -> usize {
-        let before = self.peak_bytes();
-        // Relaxed: numbers that publish nothing.
-        let peak = self.core.peak.swap(0, Ordering::Relaxed);
-        self.core.note_peak(self.used_bytes());
-        peak.max(before)
+        self.core.count.with(|count| {
+            let peak = count.peak;
+            count.peak = count.used;
+            peak
+        })
     }
 
     /// Charges `bytes` bytes of memory that no [`Budget`](super::Budget) sees.
@@ -338,6 +327,7 @@ impl Limit {
     }
 
     /// Charges `bytes` bytes, with pressure where they do not fit.
+    #[inline]
     pub(super) fn take(&self, bytes: usize) -> Result<(), AllocError> {
         match self.core.try_take(bytes) {
             Ok(()) => Ok(()),

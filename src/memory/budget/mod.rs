@@ -67,8 +67,9 @@ const UPSTREAM_RETRIES: usize = 2;
 /// An upstream that is short of memory itself is asked again after callbacks gave
 /// something back, at most twice.
 ///
-/// Cost: one atomic exchange to allocate and one subtraction to give back. No heap
-/// block, also where the limit refuses.
+/// Cost: one short lock to allocate and one to give back, shared by all that have the limit;
+/// where one thread makes most calls it costs that one no atomic exchange. No heap block, also
+/// where the limit refuses.
 #[derive(Debug)]
 pub struct Budget<A> {
     upstream: A,
@@ -76,6 +77,7 @@ pub struct Budget<A> {
 }
 
 /// What a block counts.
+#[inline]
 fn cost(block: &Block) -> usize {
     // Never less than what is usable, whatever the upstream says of itself.
     block.capacity().max(block.len())
@@ -118,20 +120,48 @@ impl<A: Allocator> Drop for Unsettled<'_, A> {
 }
 
 impl<A: Allocator> Budget<A> {
-    /// Charges what the upstream took beyond what was asked for.
-    fn settle(&self, block: Block, mut taken: Taken<'_>) -> Result<Block, AllocError> {
-        let cost = cost(&block);
-        if cost <= taken.bytes() {
-            taken.keep(cost);
-            return Ok(block);
+    /// Asks the upstream for what is charged already.
+    #[inline]
+    fn allocate_charged(&self, request: Request, taken: Taken<'_>) -> Result<Block, AllocError> {
+        // Passed on where it is, not taken apart: see `Meter`.
+        let mut result = self.upstream.allocate_block(request);
+        match &result {
+            Ok(block) if cost(block) <= taken.bytes() => taken.keep(cost(block)),
+            _ => result = self.settle(request, taken, result),
         }
+        result
+    }
+
+    /// Charges what the upstream took beyond what was asked for, or asks it again where it
+    /// has too little and callbacks gave something back.
+    #[cold]
+    fn settle<'a>(
+        &'a self,
+        request: Request,
+        mut taken: Taken<'a>,
+        mut result: Result<Block, AllocError>,
+    ) -> Result<Block, AllocError> {
+        for _ in 0..UPSTREAM_RETRIES {
+            match &result {
+                Err(error) if error.is_shortage() => {}
+                _ => break,
+            }
+            drop(taken);
+            if self.limit.relieve(request.bytes()) == 0 {
+                return result;
+            }
+            taken = Taken::new(&self.limit, request.bytes())?;
+            result = self.upstream.allocate_block(request);
+        }
+        let block = result?;
+        let cost = cost(&block);
         // Declared after `taken`, so dropped before it: first the block goes back, then
         // the charge. Also where a callback panics.
         let mut held = Unsettled {
             upstream: &self.upstream,
             block: Some(block),
         };
-        taken.grow(cost - taken.bytes())?;
+        taken.grow(cost.saturating_sub(taken.bytes()))?;
         let Some(block) = held.block.take() else {
             unreachable!("nobody took it");
         };
@@ -143,20 +173,11 @@ impl<A: Allocator> Budget<A> {
 // SAFETY: blocks come from the upstream and go back to it unchanged.
 unsafe impl<A: Allocator> Allocator for Budget<A> {
     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
-        let mut retries = UPSTREAM_RETRIES;
-        loop {
-            // Before the upstream is asked: else two could both have a block that only
-            // one has room for.
-            let taken = Taken::new(&self.limit, request.bytes())?;
-            let error = match self.upstream.allocate_block(request) {
-                Ok(block) => return self.settle(block, taken),
-                Err(error) => error,
-            };
-            drop(taken);
-            if retries == 0 || !error.is_shortage() || self.limit.relieve(request.bytes()) == 0 {
-                return Err(error);
-            }
-            retries -= 1;
+        // Before the upstream is asked: else two could both have a block that only
+        // one has room for.
+        match Taken::new(&self.limit, request.bytes()) {
+            Ok(taken) => self.allocate_charged(request, taken),
+            Err(error) => Err(error),
         }
     }
 
