@@ -14,15 +14,17 @@
 //! made it alive, so every handle may be dropped first.
 //!
 //! A few small protocols are shared between threads, each a loom model in
-//! `loom_tests/`: the seats of threads, the handles of a [`SharedAllocator`] and its keep-alive, the state
-//! word, the reference count of a [`Storage`], the magazines, the shared tier and the
-//! growth of a [`SlabAllocator`], the books of a [`Meter`], the order of a [`Trace`],
-//! a [`Limit`] and its callbacks, the books of a [`Guarded`].
+//! `loom_tests/`: the seats of threads and the lock that leans to one, the handles of a
+//! [`SharedAllocator`] and its keep-alive, the state word, the reference count of a
+//! [`Storage`], the magazines, the shared tier and the growth of a [`SlabAllocator`], the
+//! books of a [`Meter`], the order of a [`Trace`], a [`Limit`] and its callbacks, the books
+//! of a [`Guarded`].
 //!
-//! A child that a process with threads forks may go on with [`CpuAllocator`],
-//! [`SharedAllocator`] and [`Budget`] (as far as the global allocator lets it; glibc's does),
-//! and with any allocator that no other thread was in at that moment. Others have a lock
-//! that such a thread may hold, which in the child nobody ever gives up.
+//! A child that a process with threads forks may allocate from and give back to
+//! [`CpuAllocator`] and [`SharedAllocator`] (as far as the global allocator lets it; glibc's
+//! does), and any allocator that no other thread was in at that moment. Others have a lock
+//! that such a thread may hold, which in the child nobody ever gives up. For the same reason
+//! a child leaves the last handle of what other threads used alone.
 
 mod allocator;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
