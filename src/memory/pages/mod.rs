@@ -318,6 +318,17 @@ pub fn resident_bytes(bytes: &[u8]) -> Option<usize> {
     };
 }
 
+/// [`resident_bytes`] of a whole region, committed or not.
+pub(super) fn resident_region(region: &Region) -> Option<usize> {
+    #[cfg(all(target_os = "linux", not(tenslab_portable)))]
+    return os::resident_bytes(region.base().as_ptr(), region.bytes());
+    #[cfg(not(all(target_os = "linux", not(tenslab_portable))))]
+    return {
+        let _ = region;
+        None
+    };
+}
+
 /// Touches all pages that `bytes` lies in, on this thread.
 pub(super) fn populate_range(bytes: &mut [u8]) -> Result<(), AllocError> {
     #[cfg(all(target_os = "linux", not(tenslab_portable)))]

@@ -258,8 +258,7 @@ impl<P: PageSource> SlabAllocator<P> {
             // SAFETY: the lock is held.
             if let Some(block) = unsafe { tier.cold.pop(&self.table) } {
                 tier.count_out(requested_bytes);
-                drop(home);
-                self.warm_up(tier, block, requested_bytes)?;
+                self.warm_up(tier, home, block, requested_bytes)?;
                 return Ok((block, Bytes::Anything));
             }
             let (mut tier, carved) = self.carve(tier);
@@ -347,30 +346,57 @@ impl<P: PageSource> SlabAllocator<P> {
         batch[0]
     }
 
-    /// The pages of a block that were given back come again. It is out already.
+    /// The pages of a block that were given back come again. It is out already. Where
+    /// blocks share a page its neighbours come with it, for the magazine: one system call
+    /// for all of them.
     fn warm_up(
         &self,
-        tier: MutexGuard<'_, Tier>,
+        mut tier: MutexGuard<'_, Tier>,
+        mut home: Option<Held<'_>>,
         block: u32,
         requested_bytes: usize,
     ) -> Result<(), AllocError> {
-        let (row, index) = self.rows.place(block);
+        let (row, _) = self.rows.place(block);
         let Some(region) = tier.region(row) else {
             unreachable!("a row with a block that is out is there")
         };
-        drop(tier);
         let page = self.pages.page_bytes();
-        let start = index as usize * self.block_bytes;
-        let end = (start + self.block_bytes).next_multiple_of(page);
-        // Also the pages that it shares with its neighbours: they are committed, or cold too.
-        let range = start / page * page..end.min(region.bytes());
+        // Nobody has to go past a magazine during a call for one block.
+        home = home.filter(|_| self.block_bytes < page);
+        let want = if home.is_some() { BATCH } else { 1 };
+        let mut batch = [NIL; BATCH];
+        batch[0] = block;
+        let mut got = 1;
+        while got < want && tier.cold.head == batch[got - 1] + 1 {
+            if self.rows.place(tier.cold.head).0 != row {
+                break;
+            }
+            // SAFETY: the lock is held.
+            let Some(next) = (unsafe { tier.cold.pop(&self.table) }) else {
+                break;
+            };
+            batch[got] = next;
+            got += 1;
+        }
+        drop(tier);
+        let bytes = self.bytes_of(&(block..batch[got - 1] + 1));
+        let end = bytes.end.next_multiple_of(page).min(region.bytes());
+        // Also the pages that they share with others: those are committed, or cold too.
+        let range = bytes.start / page * page..end;
         // SAFETY: a copy of the row's own region, which stays while one of its blocks is out.
-        unsafe { self.pages.commit(&region, range) }.inspect_err(|_| {
+        if let Err(error) = unsafe { self.pages.commit(&region, range) } {
             let mut tier = self.tier.lock();
-            // SAFETY: the lock is held, and the block is ours.
-            unsafe { tier.cold.push(&self.table, block) };
+            for &block in batch[..got].iter().rev() {
+                // SAFETY: the lock is held, and the block is ours.
+                unsafe { tier.cold.push(&self.table, block) };
+            }
             tier.count_back(requested_bytes);
-        })
+            return Err(error);
+        }
+        if let Some(held) = &mut home {
+            held.fill(&batch[1..got]);
+        }
+        Ok(())
     }
 
     /// A block that was not out since its row came. `None`: there is none.
@@ -545,8 +571,11 @@ unsafe impl<P: PageSource> Allocator for SlabAllocator<P> {
     }
 
     /// Idle blocks give their pages back: rows that are wholly idle go, and elsewhere
-    /// blocks of at least a page are decommitted, neighbours in one call. All of it is
-    /// outside the lock; who finds no block meanwhile waits for the trim.
+    /// pages that are wholly of idle blocks are decommitted, neighbours in one call. All of
+    /// it is outside the lock; who finds no block meanwhile waits for the trim. Tables stay.
+    ///
+    /// Returns the bytes that were in memory, as the kernel says. Where it does not say,
+    /// those of the idle blocks whose row went.
     fn trim(&self) -> usize {
         self.trim_idle()
     }

@@ -7,7 +7,14 @@
 //!   outside it         release those; decommit the rest, neighbours in one call
 //!   under the lock     hang in what is left: decommitted blocks are cold
 //! ```
+//!
+//! What goes is whole pages of which every block is idle, also where many blocks share a
+//! page. A page is committed as long as one of its blocks is out or warm: a block that is
+//! cold may have lost any of its pages, and gets all of them back before it goes out.
 
+use std::ops::Range;
+
+use super::super::pages::resident_region;
 use super::super::poison::unpoison;
 use super::rows::{BLOCK_ROWS, Table};
 use super::tier::Chain;
@@ -109,6 +116,46 @@ unsafe fn merge(table: &Table, mut left: Chain, mut right: Chain) -> Chain {
 
 type ByRow = [Line; BLOCK_ROWS];
 
+/// Idle blocks one after the other, as many as there are.
+struct Run {
+    blocks: Range<u32>,
+    /// Those of them whose pages are there, in order.
+    warm: Chain,
+    /// Those of them that may have lost pages, in order.
+    cold: Chain,
+}
+
+impl Run {
+    /// Takes the first run out of two sorted chains, the warm and the cold.
+    ///
+    /// # Safety
+    /// The caller has both alone.
+    unsafe fn pop(table: &Table, chains: &mut [Chain; 2]) -> Option<Run> {
+        // NIL is above every number.
+        let first = chains[0].head.min(chains[1].head);
+        if first == NIL {
+            return None;
+        }
+        let mut end = first;
+        let mut lines = [Line::EMPTY; 2];
+        // No overflow: the largest slab ends two numbers below NIL.
+        while let Some(from) = chains.iter().position(|chain| chain.head == end)
+            // SAFETY: the caller has the chain alone.
+            && let Some(block) = unsafe { chains[from].pop(table) }
+        {
+            // SAFETY: the block just left its chain, and the line is ours.
+            unsafe { lines[from].append(table, block) };
+            end += 1;
+        }
+        let [warm, cold] = lines.map(|line| line.chain);
+        Some(Run {
+            blocks: first..end,
+            warm,
+            cold,
+        })
+    }
+}
+
 impl<P: PageSource> SlabAllocator<P> {
     /// Gives back what is idle. Returns the bytes that went.
     pub(super) fn trim_idle(&self) -> usize {
@@ -127,6 +174,7 @@ impl<P: PageSource> SlabAllocator<P> {
         let mut cold = unsafe { self.by_row(cold) };
         let mut gone = [const { None }; BLOCK_ROWS];
         let mut stays = [const { None }; BLOCK_ROWS];
+        let mut unless_known = [0; BLOCK_ROWS];
         let mut given_back = 0;
         {
             let mut tier = self.tier.lock();
@@ -146,21 +194,21 @@ impl<P: PageSource> SlabAllocator<P> {
                 // Their numbers are carved again some day; the links mean nothing now.
                 (warm[row], cold[row]) = (Line::EMPTY, Line::EMPTY);
                 // The pages of the cold ones went before.
-                given_back += idle as usize * self.block_bytes;
+                unless_known[row] = idle as usize * self.block_bytes;
             }
         }
-        for region in gone.into_iter().flatten() {
+        for (region, unless_known) in gone.into_iter().zip(unless_known) {
+            let Some(region) = region else { continue };
+            given_back += resident_region(&region).unwrap_or(unless_known);
             // SAFETY: still mapped. The address range may be somebody else's next.
             unsafe { unpoison(region.base(), region.bytes()) };
             // SAFETY: from this slab's source, once, and none of its blocks is out.
             unsafe { self.pages.release(region) };
         }
-        if self.block_bytes >= self.pages.page_bytes() {
-            for (row, region) in stays.iter().enumerate() {
-                if let Some(region) = region {
-                    // SAFETY: the lines are ours, and of this row.
-                    given_back += unsafe { self.cool(row, region, &mut warm[row], &mut cold[row]) };
-                }
+        for (row, region) in stays.iter().enumerate() {
+            if let Some(region) = region {
+                // SAFETY: the lines are ours, in order, and of this row.
+                given_back += unsafe { self.cool(region, &mut warm[row], &mut cold[row]) };
             }
         }
         let mut tier = self.tier.lock();
@@ -192,65 +240,99 @@ impl<P: PageSource> SlabAllocator<P> {
         rows
     }
 
-    /// Decommits the warm blocks of one row, neighbours in one call, which are cold then.
-    /// Returns the bytes that went.
+    /// Decommits what pages of one row are wholly idle, neighbours in one call; their
+    /// blocks are cold then. Returns the bytes that went.
     ///
     /// # Safety
-    /// The caller has both lines alone; they are of this row, `warm` in order. `region` is
-    /// a copy of the row's, of which a block is out or in the caller's hands.
-    unsafe fn cool(&self, row: usize, region: &Region, warm: &mut Line, cold: &mut Line) -> usize {
-        let mut left = std::mem::replace(warm, Line::EMPTY).chain;
+    /// The caller has both lines alone; they are of one row and in order. `region` is a copy
+    /// of the row's, of which a block is out or in the caller's hands.
+    unsafe fn cool(&self, region: &Region, warm: &mut Line, cold: &mut Line) -> usize {
+        let mut left =
+            [&mut *warm, &mut *cold].map(|line| std::mem::replace(line, Line::EMPTY).chain);
         let mut given_back = 0;
         // SAFETY: ours.
-        let mut next = unsafe { left.pop(&self.table) };
-        while let Some(first) = next {
-            let mut end = first + 1;
-            loop {
-                // SAFETY: ours.
-                next = unsafe { left.pop(&self.table) };
-                if next != Some(end) {
-                    break;
-                }
-                end += 1;
-            }
-            // SAFETY: idle blocks of this row, in our hands.
-            let gone = unsafe { self.decommit(row, region, first, end) };
-            given_back += gone.unwrap_or(0);
-            let line = if gone.is_some() {
-                &mut *cold
-            } else {
-                &mut *warm
-            };
-            for block in first..end {
+        while let Some(mut run) = unsafe { Run::pop(&self.table, &mut left) } {
+            // SAFETY: ours.
+            while let Some(block) = unsafe { run.cold.pop(&self.table) } {
                 // SAFETY: the block left its chain, and the line is ours.
-                unsafe { line.append(&self.table, block) };
+                unsafe { cold.append(&self.table, block) };
+            }
+            // How far the pages of this run were decommitted just now.
+            let mut gone_to = 0;
+            // SAFETY: ours.
+            while let Some(first) = unsafe { run.warm.pop(&self.table) } {
+                let mut end = first + 1;
+                while run.warm.head == end {
+                    // SAFETY: ours.
+                    let _same = unsafe { run.warm.pop(&self.table) };
+                    end += 1;
+                }
+                let mut pages = self.idle_pages(region, &run.blocks, &(first..end));
+                pages.start = pages.start.max(gone_to);
+                // SAFETY: whole pages of this row, wholly of idle blocks, in our hands.
+                // They are committed: each is of a warm block, and none went before.
+                let gone = unsafe { self.decommit(region, &pages) };
+                given_back += gone.unwrap_or(0);
+                for block in first..end {
+                    let bytes = self.bytes_of(&(block..block + 1));
+                    let went = bytes.start < pages.end && pages.start < bytes.end;
+                    let line = if bytes.start < gone_to || (went && gone.is_some()) {
+                        &mut *cold
+                    } else {
+                        &mut *warm
+                    };
+                    // SAFETY: the block left its chain, and the line is ours.
+                    unsafe { line.append(&self.table, block) };
+                }
+                if gone.is_some() {
+                    gone_to = pages.end;
+                }
             }
         }
         given_back
     }
 
-    /// Decommits the pages that are wholly in the blocks from `first` to `end`.
-    /// `None`: nothing went, and the blocks are as they were.
+    /// Where the blocks of a range, all of one row, are in the row's region.
+    pub(super) fn bytes_of(&self, blocks: &Range<u32>) -> Range<usize> {
+        let (_, index) = self.rows.place(blocks.start);
+        let start = index as usize * self.block_bytes;
+        start..start + blocks.len() * self.block_bytes
+    }
+
+    /// The pages that `warm` has a part in, and of which all blocks are in `idle`; `warm` is
+    /// part of it, and both are of the row that has `region`. Where there are none the range
+    /// is empty.
+    fn idle_pages(&self, region: &Region, idle: &Range<u32>, warm: &Range<u32>) -> Range<usize> {
+        let page = self.pages.page_bytes();
+        let (row, index) = self.rows.place(idle.start);
+        let ends_row =
+            u64::from(index) + idle.len() as u64 == u64::from(self.rows.len(row, self.blocks));
+        let (idle, warm) = (self.bytes_of(idle), self.bytes_of(warm));
+        let start = idle.start.next_multiple_of(page);
+        // Behind the last block of a row is nobody.
+        let end = if ends_row {
+            region.bytes()
+        } else {
+            idle.end / page * page
+        };
+        start.max(warm.start / page * page)..end.min(warm.end.next_multiple_of(page))
+    }
+
+    /// Decommits some pages of a row. `None`: nothing went, and they are as they were.
     ///
     /// # Safety
-    /// The blocks are of this row, `region` is a copy of the row's, which stays, and
-    /// the caller has the blocks alone.
-    unsafe fn decommit(&self, row: usize, region: &Region, first: u32, end: u32) -> Option<usize> {
-        let page = self.pages.page_bytes();
-        let (_, index) = self.rows.place(first);
-        debug_assert_eq!(self.rows.place(first).0, row);
-        let start = index as usize * self.block_bytes;
-        let after = start + (end - first) as usize * self.block_bytes;
-        let range = start.next_multiple_of(page)..after / page * page;
-        if range.is_empty() {
+    /// `region` is a copy of the row's, which stays; the pages are committed and wholly of
+    /// blocks that the caller has alone.
+    unsafe fn decommit(&self, region: &Region, pages: &Range<usize>) -> Option<usize> {
+        if pages.is_empty() {
             return None;
         }
-        // SAFETY: in the region, whole pages, wholly of blocks that nobody uses until
-        // they are committed again.
-        let bytes = unsafe { self.pages.decommit(region, range.clone()) };
+        // SAFETY: in the region, whole pages, committed, wholly of blocks that nobody uses
+        // until they are committed again.
+        let bytes = unsafe { self.pages.decommit(region, pages.clone()) };
         if bytes == 0 {
             // SAFETY: a copy of the row's own region.
-            if unsafe { self.pages.commit(region, range) }.is_ok() {
+            if unsafe { self.pages.commit(region, pages.clone()) }.is_ok() {
                 return None;
             }
         }
