@@ -249,3 +249,38 @@ impl Dice {
         usize::try_from(self.roll() % limit as u64).unwrap()
     }
 }
+
+/// Ends the process when nothing moves any more, so that a deadlock is a failure. A test is
+/// never late: only standing still counts.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    done: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+/// Looks at `progress` until [`done`](Watchdog::done).
+pub(crate) fn watchdog(what: &'static str, progress: &Arc<AtomicUsize>) -> Watchdog {
+    let (progress, done) = (Arc::clone(progress), Arc::new(AtomicBool::new(false)));
+    let seen = Arc::clone(&done);
+    let thread = std::thread::spawn(move || {
+        let (mut last, mut looks) = (usize::MAX, 0);
+        while !seen.load(Ordering::SeqCst) {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let now = progress.load(Ordering::Relaxed);
+            looks = if now == last { looks + 1 } else { 0 };
+            last = now;
+            if looks == 3000 {
+                eprintln!("{what}: no step in {looks} looks, after {now}");
+                std::process::abort();
+            }
+        }
+    });
+    Watchdog { done, thread }
+}
+
+impl Watchdog {
+    pub(crate) fn done(self) {
+        self.done.store(true, Ordering::SeqCst);
+        self.thread.join().unwrap();
+    }
+}
