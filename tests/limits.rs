@@ -16,10 +16,12 @@ use std::process::Command;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tenslab::memory::{
-    AllocError, CpuAllocator, Lock, SharedAllocator, SlabAllocator, cpu, resident_bytes,
+    AllocError, Budget, CpuAllocator, Limit, Lock, Meter, ProcessMemory, SharedAllocator,
+    SlabAllocator, Trace, cpu, resident_bytes,
 };
 use tenslab::{DType, Tensor};
 
+const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 /// Names the test whose work a child has to do.
@@ -170,6 +172,93 @@ fn a_process_without_address_space_gets_errors() {
             "what went back can be had again"
         );
     });
+}
+
+fn resident() -> usize {
+    ProcessMemory::resident().unwrap()
+}
+
+/// #38: elsewhere a cache of 40 GB was cleared when it was made. All ways to 8 GiB of zeros,
+/// all held at once; the kernel counts the whole process, tables and all.
+#[test]
+fn eight_gigabytes_of_zeros_take_less_than_16_mib() {
+    in_a_child("eight_gigabytes_of_zeros_take_less_than_16_mib", || {
+        const BYTES: usize = 8 << 30;
+        let slab = |block_bytes| {
+            let blocks = u32::try_from(BYTES / block_bytes).unwrap();
+            SlabAllocator::new(block_bytes, blocks).unwrap()
+        };
+        let limit = Limit::new(BYTES);
+        let stacks: [(SharedAllocator, usize); 5] = [
+            (cpu().clone(), BYTES),
+            (SharedAllocator::new(Meter::new(slab(BYTES))), BYTES),
+            (SharedAllocator::new(Budget::new(slab(MIB), &limit)), MIB),
+            (SharedAllocator::new(slab(MIB)), MIB),
+            (SharedAllocator::new(Trace::new(CpuAllocator::new())), BYTES),
+        ];
+        for (from, bytes) in stacks {
+            let mut held = Vec::with_capacity(BYTES / bytes);
+            let mut tensors = Vec::with_capacity(1);
+            let before = resident();
+            let tensor = Tensor::zeros([bytes], DType::U8, &from).unwrap();
+            tensors.push(tensor);
+            held.extend((1..BYTES / bytes).map(|_| from.allocate_zeroed(bytes, 64).unwrap()));
+            let grown = resident().saturating_sub(before);
+            assert!(grown < 16 * MIB, "{grown} bytes in blocks of {bytes}");
+            assert_eq!(tensors[0].item::<u8>(&[bytes / 2]), 0);
+            let last = held.last().map_or(0, |buffer| buffer.as_slice()[bytes - 1]);
+            assert_eq!(last, 0);
+        }
+    });
+}
+
+/// #54: a server that had a spike is as small as before once it trims: its blocks go, the
+/// tables stay (at most 72 bytes for each block that was ever out), and no more than 5 per
+/// cent of what it was at first is added to that.
+#[test]
+fn after_a_spike_and_a_trim_a_process_is_as_small_as_before() {
+    in_a_child(
+        "after_a_spike_and_a_trim_a_process_is_as_small_as_before",
+        || {
+            const SPIKE: usize = 256 * MIB;
+            for bytes in [KIB, 16 * KIB, MIB] {
+                let blocks = SPIKE / bytes;
+                let slab = SlabAllocator::new(bytes, u32::try_from(blocks).unwrap()).unwrap();
+                let slab = SharedAllocator::new(Meter::new(slab));
+                let mut held: Vec<Tensor> = Vec::with_capacity(blocks);
+                // What a first small use brings along, and the list itself, are no spike.
+                let few = |held: &mut Vec<Tensor>, count: usize| {
+                    held.extend((0..count).map(|_| {
+                        let tensor = Tensor::empty([bytes], DType::U8, &slab).unwrap();
+                        tensor.write::<u8>().unwrap().fill(1);
+                        tensor
+                    }));
+                };
+                let list = std::mem::size_of::<Tensor>() * blocks;
+                few(&mut held, 10);
+                let before = resident();
+                few(&mut held, blocks - 10);
+                assert!(resident() > before + SPIKE / 10 * 9, "there was a spike");
+                held.truncate(10);
+                let gone = slab.trim();
+                assert!(gone > SPIKE - 10 * bytes - 64 * KIB, "{gone} of {SPIKE}");
+                let after = resident();
+                let tables = 72 * blocks + 4 * KIB;
+                let most = before + before / 20 + tables + list;
+                assert!(after <= most, "{bytes}: {before} became {after} of {most}");
+                held.clear();
+                assert!(slab.trim() <= 10 * bytes.max(4 * KIB));
+            }
+            // Large blocks from the system need no trim.
+            let before = resident();
+            let mut large = cpu().allocate(SPIKE, 64).unwrap();
+            large.as_mut_slice().fill(1);
+            assert!(resident() > before + SPIKE / 10 * 9);
+            drop(large);
+            let after = resident();
+            assert!(after <= before + before / 20, "{before} became {after}");
+        },
+    );
 }
 
 fn rustix_page() -> usize {

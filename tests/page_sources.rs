@@ -339,30 +339,55 @@ mod kernel {
         pages * OsPages::new().page_bytes()
     }
 
-    /// #50: huge pages under sparse memory would make it 32 times as much and more.
+    /// #50: huge pages under sparse memory would make it 32 times as much and more. Over
+    /// the system and in a slab, of one block and of many that are sparse together.
     #[test]
     fn a_byte_every_two_megabytes_stays_small_unless_huge_pages_were_asked_for() {
         let page = OsPages::new().page_bytes();
         for policy in [HugePages::Inherit, HugePages::Never, HugePages::Dense] {
-            let allocator = CpuAllocator::new().with_huge_pages(policy);
-            let shared = SharedAllocator::new(allocator);
-            let mut buffer = shared.allocate_zeroed(64 * MIB, 64).unwrap();
-            for at in (0..64 * MIB).step_by(2 * MIB) {
-                buffer.as_mut_slice()[at] = 1;
-            }
-            let resident = resident_bytes(buffer.as_slice()).unwrap();
             let system = huge_pages();
             let asked = match policy {
                 HugePages::Inherit => system == "always",
                 HugePages::Never => false,
                 HugePages::Dense => system != "never",
             };
-            if !asked {
-                assert_eq!(resident, 32 * page, "{policy:?} on {system}");
-            } else {
-                println!("{policy:?} on {system}: {resident} bytes of {}", 64 * MIB);
-                // The kernel may have no huge page at hand, but never gives less.
-                assert!(resident >= 32 * page);
+            let pages = OsPages::new().with_huge_pages(policy);
+            let slab = |bytes, blocks| SlabAllocator::fixed_with_pages(bytes, blocks, pages);
+            let stacks = [
+                (
+                    64 * MIB,
+                    SharedAllocator::new(CpuAllocator::with_pages(pages)),
+                ),
+                (64 * MIB, SharedAllocator::new(slab(64 * MIB, 1).unwrap())),
+                (2 * MIB, SharedAllocator::new(slab(2 * MIB, 32).unwrap())),
+                (
+                    64 << 10,
+                    SharedAllocator::new(slab(64 << 10, 1024).unwrap()),
+                ),
+            ];
+            for (bytes, shared) in stacks {
+                let what = format!("{policy:?} on {system}, {bytes} a block");
+                let mut out: Vec<_> = (0..64 * MIB / bytes)
+                    .map(|_| shared.allocate_zeroed(bytes, 64).unwrap())
+                    .collect();
+                // A byte of every 2 MiB of the block, or of the blocks together.
+                let (every, step) = ((2 * MIB / bytes).max(1), bytes.min(2 * MIB));
+                for buffer in out.iter_mut().step_by(every) {
+                    for byte in buffer.as_mut_slice().iter_mut().step_by(step) {
+                        *byte = 1;
+                    }
+                }
+                let resident: usize = out
+                    .iter()
+                    .map(|buffer| resident_bytes(buffer.as_slice()).unwrap())
+                    .sum();
+                if !asked {
+                    assert_eq!(resident, 32 * page, "{what}");
+                } else {
+                    println!("{what}: {resident} bytes of {}", 64 * MIB);
+                    // The kernel may have no huge page at hand, but never gives less.
+                    assert!(resident >= 32 * page, "{what}");
+                }
             }
         }
     }
@@ -402,11 +427,14 @@ mod kernel {
         }
     }
 
-    /// #38: zeros cost nothing until they are used.
+    /// #38: zeros cost nothing until they are used, from the system and from a slab.
     #[test]
     fn zeros_are_not_resident_until_they_are_used() {
-        for bytes in [128 << 10, MIB, 64 * MIB, 8 << 30] {
-            let mut buffer = cpu().allocate_zeroed(bytes, 64).unwrap();
+        let slab = |bytes| SharedAllocator::new(SlabAllocator::new(bytes, 3).unwrap());
+        let sizes = [128 << 10, MIB, 64 * MIB, 8 << 30].into_iter();
+        for (bytes, from) in sizes.flat_map(|bytes| [(bytes, cpu().clone()), (bytes, slab(bytes))])
+        {
+            let mut buffer = from.allocate_zeroed(bytes, 64).unwrap();
             assert_eq!(resident_bytes(buffer.as_slice()), Some(0), "{bytes}");
             buffer.as_mut_slice()[bytes / 2] = 1;
             let page = OsPages::new().page_bytes();
