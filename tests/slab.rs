@@ -20,7 +20,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use probe::{CountedPages, Dice, FailAt, PageCounts};
-use tenslab::memory::{AllocError, Buffer, OsPages, PageSource, SharedAllocator, SlabAllocator};
+use tenslab::memory::{
+    AllocError, Buffer, FakePages, OsPages, PageSource, SharedAllocator, SlabAllocator,
+};
 use tenslab::{DType, Tensor};
 
 const KIB: usize = 1 << 10;
@@ -184,6 +186,71 @@ fn a_block_is_rounded_up_to_64_bytes_and_takes_what_fits_that() {
     let error = slab.allocate(129, 64).unwrap_err();
     let (bytes, block_bytes) = (129, 128);
     assert_eq!(error, AllocError::TooLarge { bytes, block_bytes });
+}
+
+/// Lessons row 4: sizes are rounded up to 64 bytes and rows to a page, and never to a power
+/// of two. What the last row is cut to is in the test of the segments.
+#[test]
+fn a_slab_of_odd_blocks_takes_hardly_more_than_was_asked_for() {
+    let largest = if cfg!(any(tenslab_portable, tenslab_asan)) {
+        33 * MIB + 1
+    } else {
+        (5 << 30) + 1
+    };
+    let page = OsPages::new().page_bytes();
+    for bytes in [1, 65, 4097, 5000, MIB + 1, 33 * MIB + 1, largest] {
+        for blocks in [1, 3] {
+            let (slab, counts) = counted(bytes, blocks);
+            let out: Vec<_> = (0..blocks)
+                .map(|_| slab.allocate(bytes, 64).unwrap())
+                .collect();
+            let (stats, asked) = (slab.stats(), bytes * blocks as usize);
+            assert_eq!(stats.requested_bytes, asked);
+            assert!(stats.live_bytes - asked < 64 * blocks as usize, "{bytes}");
+            // Three rows (1 + 1 + 1 blocks) at most, and one of tables.
+            let most = stats.live_bytes + (blocks as usize + 1) * page;
+            assert!(counts.reserved_bytes() <= most, "{blocks} of {bytes}");
+            drop(out);
+        }
+    }
+}
+
+/// Lessons row 42, as far as it is a slab's: what was planned for, with the alignments,
+/// is there to the last block, and no page more is needed.
+#[test]
+fn a_slab_that_was_made_for_a_plan_serves_all_of_it() {
+    for seed in 0..40 {
+        let mut dice = Dice(seed);
+        let plan: Vec<(usize, usize)> = (0..=dice.below(60))
+            .map(|_| {
+                let most = 1 << dice.below(16);
+                (1 + dice.below(most), 1 << dice.below(13))
+            })
+            .collect();
+        // As large as the largest with its alignment, a multiple of the largest alignment.
+        let align = plan.iter().map(|&(_, align)| align).max().unwrap();
+        let largest = plan.iter().map(|&(bytes, _)| bytes).max().unwrap();
+        let (block_bytes, blocks) = (largest.next_multiple_of(align), plan.len());
+        let page = OsPages::new().page_bytes();
+        let limit = (block_bytes.next_multiple_of(64) * blocks).next_multiple_of(page)
+            + (72 * blocks).next_multiple_of(page);
+        let pages = Arc::new(FakePages::new().with_limit(limit));
+        let blocks = u32::try_from(blocks).unwrap();
+        let slab = SlabAllocator::fixed_with_pages(block_bytes, blocks, Arc::clone(&pages));
+        let slab = SharedAllocator::new(slab.unwrap());
+        for _ in 0..3 {
+            let mut order = plan.clone();
+            let mut out = Vec::new();
+            while !order.is_empty() {
+                let (bytes, align) = order.swap_remove(dice.below(order.len()));
+                let buffer = slab.allocate(bytes, align).expect("it was planned for");
+                assert!(buffer.as_ptr().addr().is_multiple_of(align));
+                out.push(buffer);
+            }
+            assert!(slab.allocate(1, 1).is_err(), "the plan is used up");
+        }
+        assert!(pages.counts().committed_bytes <= limit);
+    }
 }
 
 #[test]
