@@ -122,6 +122,44 @@ fn every_folder_of_src_is_a_layer() {
     }
 }
 
+/// Lessons rows 56 and 57: under loom a `try_lock` is a false deadlock, and to sanitizers
+/// a pointer that was made of a number belongs to nothing.
+const NOWHERE: [&str; 5] = [
+    "try_lock",
+    "try_read(",
+    "try_write(",
+    "with_exposed_provenance",
+    "from_exposed_addr",
+];
+
+/// Is a number made a pointer in this line, by a cast that says so?
+fn casts_to_a_pointer(line: &str) -> bool {
+    let number = |word: &str| word.ends_with("usize") || word.ends_with("u64");
+    line.match_indices(" as *")
+        .any(|(at, _)| number(line[..at].trim_end()))
+}
+
+#[test]
+fn no_lock_is_tried_and_no_number_is_made_a_pointer() {
+    let files = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let mut problems = Vec::new();
+    for file in &files {
+        let text = fs::read_to_string(file).unwrap();
+        for (number, line) in code(&text) {
+            let named = NOWHERE.into_iter().filter(|name| line.contains(name));
+            let cast = casts_to_a_pointer(line).then_some("a number as a pointer");
+            for what in named.chain(cast) {
+                problems.push(format!("{}, line {number}: {what}", file.display()));
+            }
+        }
+    }
+    assert!(files.len() > 50 && problems.is_empty(), "{problems:?}");
+    assert!(casts_to_a_pointer(
+        "let p = (base + 8_usize) as usize as *mut u8;"
+    ));
+    assert!(!casts_to_a_pointer("let p = place as *mut u8;"));
+}
+
 /// The test itself can fail.
 #[test]
 fn a_name_above_is_seen() {
