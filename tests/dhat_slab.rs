@@ -65,6 +65,9 @@ fn main() {
         assert_eq!(blocks(|| round(&slab, false)), 0);
         assert_eq!(blocks(|| round(&slab, true)), 1, "the planted box is seen");
     }
+    // Nothing before the first use, however many blocks there may be.
+    let fresh = || SlabAllocator::new(4096, 1 << 20).unwrap();
+    assert_eq!(blocks(|| drop(black_box(fresh()))), 0);
     let growing = SharedAllocator::new(SlabAllocator::new(64 << 10, 200).unwrap());
     let mut out = Vec::with_capacity(200);
     // Pages come from the system; where the heap stands in, its blocks are seen here.

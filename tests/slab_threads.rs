@@ -5,7 +5,7 @@
 //!   carved = live + cached        blocks that were ever out and have pages
 //!   peak                          the most that were out at one time, told by a Meter
 //!
-//!   carved <= peak + one for each thread + 8 magazines of 26
+//!   carved <= peak + one for each thread + 10 magazines of 24
 //! ```
 //!
 //! The bound does not know how many threads there have been. Numbers (#19, #30, …) are rows
@@ -25,8 +25,9 @@ use tenslab::memory::{
 
 const KIB: usize = 1 << 10;
 
-/// Blocks that idle magazines may hold: eight of 26.
-const IN_MAGAZINES: usize = 8 * 26;
+/// Blocks that magazines may hold while they are taken, when nobody can steal them: ten of
+/// 24.
+const IN_MAGAZINES: usize = 10 * 24;
 
 type Metered = Arc<Meter<SlabAllocator>>;
 

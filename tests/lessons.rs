@@ -1,0 +1,238 @@
+//! The pages that say which test keeps a promise name tests that exist.
+//!
+//! ```text
+//!   ## Allocators                                docs/lessons.md, docs/spec.md, …
+//!   Rows of `lessons/allocators.md`.             every row of that list has one here
+//!   | # | … | tests |
+//!   | 7 | … | `tests/slab.rs::one`, `…::two` |   each is there, and is a test
+//!   | 8 | … | later: the pool |                  says that it has none yet
+//! ```
+//!
+//! It reads every page in `docs/` and takes each table whose last column is headed *tests*.
+//! The lists are in `../shared/lessons`, where that is beside the checkout: rows of a table
+//! that begins with `#`, or paragraphs that begin with a number and a full stop.
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
+
+mod shared_data;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// A row of a table of tests.
+#[derive(Debug, PartialEq, Eq)]
+struct Row {
+    /// The list that the rows of this section are from.
+    list: Option<String>,
+    /// The first cell.
+    id: String,
+    /// `file::name`, as they stand.
+    tests: Vec<String>,
+    /// Does it say that the test is still to come?
+    later: bool,
+}
+
+/// The cells of a line of a table.
+fn cells(line: &str) -> Option<Vec<&str>> {
+    let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
+    Some(inner.split('|').map(str::trim).collect())
+}
+
+/// What stands in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The rows of all tables of tests of a page.
+fn rows(page: &str) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let (mut list, mut in_table) = (None, false);
+    for line in page.lines() {
+        if line.starts_with('#') {
+            list = None;
+        }
+        let Some(cells) = cells(line) else {
+            in_table = false;
+            let named = quoted(line).find(|name| name.starts_with("lessons/"));
+            list = named.map(str::to_owned).or(list);
+            continue;
+        };
+        let last = *cells.last().unwrap();
+        if last == "tests" {
+            in_table = true;
+        } else if in_table && !last.starts_with("---") {
+            rows.push(Row {
+                list: list.clone(),
+                id: cells[0].to_owned(),
+                tests: quoted(last).map(str::to_owned).collect(),
+                later: last
+                    .split([';', ','])
+                    .any(|part| part.trim().starts_with("later:")),
+            });
+        }
+    }
+    rows
+}
+
+/// Why `file::name` is no test of this package.
+fn missing(root: &Path, test: &str) -> Option<String> {
+    let Some((file, name)) = test.split_once("::") else {
+        return Some(format!("{test}: no `file::name`"));
+    };
+    let Ok(text) = fs::read_to_string(root.join(file)) else {
+        return Some(format!("{test}: there is no {file}"));
+    };
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let function = format!("fn {name}(");
+    let Some(at) = lines.iter().position(|line| line.starts_with(&function)) else {
+        return Some(format!("{test}: no such function in {file}"));
+    };
+    // A bench is a function, and a binary without a harness is one test.
+    if file.starts_with("benches/") || name == "main" {
+        return None;
+    }
+    let above = lines[..at].iter().rev();
+    let attributes = above.take_while(|line| line.starts_with(['#', '/']));
+    let is_test = attributes.into_iter().any(|line| *line == "#[test]");
+    (!is_test).then(|| format!("{test}: a function, but no test"))
+}
+
+/// The numbers of a list's rows.
+fn numbers(list: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut in_table = false;
+    for line in list.lines() {
+        let number = match cells(line) {
+            Some(cells) => {
+                in_table |= cells[0] == "#";
+                in_table.then(|| cells[0].to_owned())
+            }
+            None => {
+                in_table = false;
+                line.split_once(". ").map(|(number, _)| number.to_owned())
+            }
+        };
+        let is_number = |text: &String| text.bytes().all(|byte| byte.is_ascii_digit());
+        found.extend(number.filter(|text| !text.is_empty() && is_number(text)));
+    }
+    found
+}
+
+/// What is wrong with the rows of a page.
+fn problems(root: &Path, rows: &[Row]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for row in rows {
+        if row.tests.is_empty() && !row.later {
+            problems.push(format!("row {}: neither a test nor `later:`", row.id));
+        }
+        let wrong = row.tests.iter().filter_map(|test| missing(root, test));
+        problems.extend(wrong.map(|why| format!("row {}: {why}", row.id)));
+    }
+    problems
+}
+
+/// Rows of `list` that `rows` do not have, and those that they have twice or make up.
+fn uncovered(list_name: &str, list: &str, rows: &[Row]) -> Vec<String> {
+    let of_list = rows
+        .iter()
+        .filter(|row| row.list.as_deref() == Some(list_name));
+    let wanted = numbers(list);
+    let mut seen = BTreeSet::new();
+    let mut problems = Vec::new();
+    for row in of_list {
+        if !wanted.contains(&row.id) || !seen.insert(row.id.clone()) {
+            problems.push(format!("{list_name} has no second row {}", row.id));
+        }
+    }
+    let absent = wanted.difference(&seen);
+    problems.extend(absent.map(|id| format!("{list_name}: row {id} is missing")));
+    problems
+}
+
+fn pages() -> Vec<(String, Vec<Row>)> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(docs).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            pages.push((name, rows(&fs::read_to_string(&path).unwrap())));
+        }
+    }
+    pages
+}
+
+#[test]
+fn every_test_that_a_page_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut wrong = Vec::new();
+    for (page, rows) in pages() {
+        assert!(
+            page != "lessons.md" || rows.len() > 40,
+            "{} rows",
+            rows.len()
+        );
+        let found = problems(root, &rows);
+        wrong.extend(found.into_iter().map(|why| format!("docs/{page}, {why}")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_row_of_a_list_is_missing() {
+    let mut lists = BTreeSet::new();
+    for (page, rows) in pages() {
+        for name in rows.iter().filter_map(|row| row.list.clone()) {
+            if !lists.insert(name.clone()) {
+                continue;
+            }
+            let Some(path) = shared_data::shared(&format!("../{name}")) else {
+                continue;
+            };
+            let list = fs::read_to_string(path).unwrap();
+            assert!(!numbers(&list).is_empty(), "{name} has no rows");
+            let wrong = uncovered(&name, &list, &rows);
+            assert!(wrong.is_empty(), "docs/{page}: {}", wrong.join("\n"));
+        }
+    }
+    assert!(lists.contains("lessons/allocators.md"));
+}
+
+/// The checks themselves can fail.
+#[test]
+fn a_page_that_is_wrong_is_seen() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = "# A\nRows of `lessons/x.md`.\n\n| # | what | tests |\n|---|---|---|\n\
+        | 1 | a | `tests/lessons.rs::a_page_that_is_wrong_is_seen` |\n\
+        | 2 | b | later: the pool |\n\
+        | 3 | c | soon |\n\
+        | 4 | d | `tests/lessons.rs::rows`, `tests/lessons.rs::not_there` |\n\
+        | 4 | e | `tests/nowhere.rs::a`, `tests/lessons.rs` |\n\n\
+        | other | table |\n|---|---|\n| 9 | `x` |\n\n## B\n| id | tests |\n|---|---|\n| s | soon |\n";
+    let rows = rows(page);
+    let ids: Vec<_> = rows.iter().map(|row| row.id.as_str()).collect();
+    assert_eq!(ids, ["1", "2", "3", "4", "4", "s"]);
+    assert_eq!(rows[0].list.as_deref(), Some("lessons/x.md"));
+    assert_eq!(rows[5].list, None);
+    assert_eq!(
+        problems(root, &rows),
+        [
+            "row 3: neither a test nor `later:`",
+            "row 4: tests/lessons.rs::rows: a function, but no test",
+            "row 4: tests/lessons.rs::not_there: no such function in tests/lessons.rs",
+            "row 4: tests/nowhere.rs::a: there is no tests/nowhere.rs",
+            "row 4: tests/lessons.rs: no `file::name`",
+            "row s: neither a test nor `later:`",
+        ]
+    );
+    let list = "| # | a |\n|---|---|\n| 1 | x |\n| 3 | y |\n| 4 | z |\n\n| id | a |\n| 8 | n |\n\
+        5. a paragraph\nnot. this\n";
+    assert_eq!(
+        uncovered("lessons/x.md", list, &rows),
+        [
+            "lessons/x.md has no second row 2",
+            "lessons/x.md has no second row 4",
+            "lessons/x.md: row 5 is missing",
+        ]
+    );
+}
