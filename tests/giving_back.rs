@@ -56,6 +56,8 @@ struct Watched {
     releases: AtomicUsize,
     /// Called inside each decommit and release.
     inside: Mutex<Option<Inside>>,
+    /// Called inside the next commit, which is refused.
+    refused: Mutex<Option<Inside>>,
 }
 
 impl Watched {
@@ -125,6 +127,12 @@ unsafe impl PageSource for Watched {
 
     unsafe fn commit(&self, region: &Region, range: Range<usize>) -> Result<(), AllocError> {
         self.commits.fetch_add(1, Ordering::Relaxed);
+        let refused = self.refused.lock().unwrap().take();
+        if let Some(inside) = refused {
+            inside();
+            let bytes = range.len();
+            return Err(AllocError::OutOfMemory { bytes });
+        }
         self.mark(region, &range, true);
         // SAFETY: the caller's promise; our regions are `OsPages`'.
         unsafe { OsPages::new().commit(region, range) }
@@ -261,6 +269,51 @@ fn what_is_out_has_its_pages_whatever_was_trimmed_before() {
             }
         }
     }
+}
+
+/// The one way to cold blocks between warm ones of the same page: the pages of a batch do
+/// not come, while another thread got the batch behind it.
+#[test]
+fn a_page_with_cold_blocks_between_warm_ones_goes_once() {
+    let (pages, slab, handle) = watched(64, 1000);
+    let mut out: Vec<_> = (0..130).map(|_| filled(&handle, 64, 1)).collect();
+    out.drain(..128);
+    assert_eq!(slab.trim(), 2 * page());
+    let others: Arc<Mutex<Vec<Buffer>>> = Arc::default();
+    let refuse = || {
+        *pages.refused.lock().unwrap() = Some(Box::new({
+            let (handle, others) = (handle.clone(), Arc::clone(&others));
+            move || {
+                let (handle, others) = (handle.clone(), Arc::clone(&others));
+                let taking = move || {
+                    let batch = (0..12).map(|_| filled(&handle, 64, 1));
+                    others.lock().unwrap().extend(batch);
+                };
+                std::thread::spawn(taking).join().unwrap();
+            }
+        }));
+        assert!(handle.allocate(64, 64).is_err());
+    };
+    // 12 to 23 are out, then 0 to 11; 36 to 47 are out, and 24 to 35 stay cold.
+    refuse();
+    let first: Vec<_> = (0..12).map(|_| filled(&handle, 64, 1)).collect();
+    refuse();
+    let numbers = |buffers: &[Buffer]| -> BTreeSet<usize> {
+        let numbers = addresses(buffers).into_iter();
+        numbers.map(|at| at % page() / 64).collect()
+    };
+    assert_eq!(numbers(&first), (0..12).collect());
+    assert_eq!(
+        numbers(&others.lock().unwrap()),
+        (12..24).chain(36..48).collect()
+    );
+    drop(first);
+    others.lock().unwrap().clear();
+    slab.trim();
+    assert_eq!(slab.stats().cached_bytes, 0);
+    out.extend((2..130).map(|_| filled(&handle, 64, 7)));
+    assert!(pages.has_committed(&out));
+    assert_eq!(addresses(&out).len(), 130);
 }
 
 /// #12: a block that nobody touched has no memory to give.
