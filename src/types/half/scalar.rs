@@ -1,26 +1,8 @@
-//! Exact conversions between `f32` and the two half formats.
+//! One value at a time: integers only, in constant expressions too.
 //!
-//! ```text
-//!   f32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm     1 /  8 / 23
-//!   f16   s eeeee    mmmmmmmmmm                  1 /  5 / 10
-//!   bf16  s eeeeeeee mmmmmmm                     1 /  8 /  7
-//! ```
-//!
-//! Widening is exact. Narrowing rounds to nearest, ties to even; what is too
-//! large becomes infinity, what is too small becomes a zero that keeps its sign.
-//! A NaN stays a NaN and keeps the upper bits of its payload; where none would
-//! be left (and it would read as infinity) the quiet bit is set. So half -> f32
-//! -> half is bit-identical for all 65,536 patterns, signalling NaNs included.
-//!
-//! Integers only: no hardware conversion and no `f32` operation ever sees a
-//! NaN here, because those set the quiet bit. (The `half` crate's conversions,
-//! hardware and software, do set it: measured, 1,022 `f16` and 126 `bf16`
-//! patterns differ when widened.)
-//!
-//! `tests/half.rs` checks every 16-bit pattern against an independent model;
-//! the sweep over all 2^32 `f32` patterns is in `.ci/long`.
+//! What these say is what every path over slices must say, bit by bit.
 
-use super::{bf16, f16};
+use crate::types::{bf16, f16};
 
 const SIGN_32: u32 = 0x8000_0000;
 const INF_32: u32 = 0x7f80_0000;
@@ -132,40 +114,58 @@ pub const fn bf16_from_f32(value: f32) -> bf16 {
     bf16::from_bits(f32_bits_to_bf16_bits(value.to_bits()))
 }
 
-#[track_caller]
-fn assert_same_length(from: usize, to: usize) {
-    assert_eq!(from, to, "{from} elements cannot fill {to}");
+/// Narrows a `f64`: to the nearest `f32` first, ties to even, as the tensor contract says.
+///
+/// `as` would leave a NaN's bits to the compiler and the CPU. Here a NaN follows the same
+/// rule as everywhere: it keeps its sign and the upper 23 bits of its payload, and is
+/// quieted only where none of them is set.
+#[must_use]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "rounding is the purpose, and a payload is shifted to 23 bits first"
+)]
+pub const fn f64_to_f32_bits(value: f64) -> u32 {
+    if !value.is_nan() {
+        return (value as f32).to_bits();
+    }
+    let bits = value.to_bits();
+    let sign = (bits >> 32) as u32 & SIGN_32;
+    let payload = (bits >> 29) as u32 & MANTISSA_32;
+    sign | INF_32 | if payload == 0 { 0x0040_0000 } else { payload }
 }
 
-macro_rules! bulk {
-    ($(#[$doc:meta])* $name:ident: $from:ty => $to:ty, $one:ident) => {
-        $(#[$doc])*
-        ///
-        /// # Panics
-        /// If the lengths differ.
-        #[track_caller]
-        pub fn $name(from: &[$from], to: &mut [$to]) {
-            assert_same_length(from.len(), to.len());
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = <$to>::from_bits($one(from.to_bits()));
-            }
-        }
-    };
+/// Widens to the bits of a `f64`, exactly, signalling NaNs included.
+#[must_use]
+pub const fn f32_bits_to_f64_bits(bits: u32) -> u64 {
+    let value = f32::from_bits(bits);
+    if !value.is_nan() {
+        return (value as f64).to_bits();
+    }
+    let sign = ((bits & SIGN_32) as u64) << 32;
+    sign | 0x7ff0_0000_0000_0000 | ((bits & MANTISSA_32) as u64) << 29
 }
 
-bulk! {
-    /// Widens `from` into `to`, exactly.
-    widen_f16: f16 => f32, f16_bits_to_f32_bits
+/// Narrows a `f64` through `f32`, which rounds twice: that is the contract's path, and
+/// the same on every CPU.
+///
+/// Integers take it too: `f16_from_f64(n as f64)`.
+///
+/// ```
+/// use tenslab::types::half::{bf16_from_f64, f16_from_f64};
+///
+/// // 65520 is the tie between the largest f16 and infinity. The f64 just below
+/// // it is the tie once it is an f32.
+/// assert_eq!(f16_from_f64(65519.999999999).to_bits(), 0x7c00);
+/// // 2^32 + 2^24 + 1 loses its last bit on the way and is a tie then.
+/// assert_eq!(bf16_from_f64(4_311_744_513_i64 as f64).to_bits(), 0x4f80);
+/// ```
+#[must_use]
+pub const fn f16_from_f64(value: f64) -> f16 {
+    f16::from_bits(f32_bits_to_f16_bits(f64_to_f32_bits(value)))
 }
-bulk! {
-    /// Narrows `from` into `to`: nearest, ties to even.
-    narrow_f16: f32 => f16, f32_bits_to_f16_bits
-}
-bulk! {
-    /// Widens `from` into `to`, exactly.
-    widen_bf16: bf16 => f32, bf16_bits_to_f32_bits
-}
-bulk! {
-    /// Narrows `from` into `to`: nearest, ties to even.
-    narrow_bf16: f32 => bf16, f32_bits_to_bf16_bits
+
+/// Narrows a `f64` through `f32`, as [`f16_from_f64`] does.
+#[must_use]
+pub const fn bf16_from_f64(value: f64) -> bf16 {
+    bf16::from_bits(f32_bits_to_bf16_bits(f64_to_f32_bits(value)))
 }
