@@ -1,11 +1,12 @@
-//! Dtypes, shapes, strides and devices: the leaf values of the tensor contract.
+//! Dtypes, elements and devices: leaf values of the tensor contract.
 //!
 //! ```text
 //!   DType     the table of §3, code by code: names and file tags are two doors
-//!   Shape     §4: what is a shape, what is none, and why
-//!   Strides   §4: row-major goldens and what counts as contiguous
+//!   Element   the Rust type of each; halves are two plain bytes that count as f32
 //!   Device    §5: the exact forms and nothing near them
 //! ```
+//!
+//! Shapes and strides, §4, are in `shapes.rs`.
 //!
 //! The tables are written out here a second time on purpose: a code or a name that
 //! changes in `src/` reached files already, so it has to fail.
@@ -18,8 +19,9 @@
 
 use std::collections::HashSet;
 
-use tenslab::types::{MAX_RANK, TypeError, row_major_strides};
-use tenslab::{Bool8, DType, Device, Element, Shape, Strides, Tensor, bf16, f16, memory};
+use tenslab::types::TypeError;
+use tenslab::types::half::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
+use tenslab::{Bool8, DType, Device, Element, Tensor, bf16, f16, memory};
 
 /// code, dtype, bits, name, tag, floating, integral, reserved
 type Row = (
@@ -173,190 +175,95 @@ fn every_byte_is_a_boolean_and_keeps_its_bits() {
 }
 
 #[test]
-fn shapes_know_their_rank_sizes_and_elements() {
-    let goldens: [(&[usize], usize, &str); 7] = [
-        (&[], 1, "[]"),
-        (&[5], 5, "[5]"),
-        (&[2, 3], 6, "[2, 3]"),
-        (&[2, 3, 4], 24, "[2, 3, 4]"),
-        (&[1, 1, 1, 1], 1, "[1, 1, 1, 1]"),
-        (&[2, 3, 0, 5, 7], 0, "[2, 3, 0, 5, 7]"),
-        (&[2; 8], 256, "[2, 2, 2, 2, 2, 2, 2, 2]"),
+fn a_half_is_two_plain_bytes() {
+    fn is_plain<T: Element + Copy + Default>() {
+        assert!(!std::mem::needs_drop::<T>());
+        assert_eq!((size_of::<T>(), align_of::<T>()), (2, 2));
+    }
+    is_plain::<f16>();
+    is_plain::<bf16>();
+    assert_eq!(f16::from_bits(0x1234).to_bits(), 0x1234);
+    assert_eq!(bf16::from_bits(0x1234).to_bits(), 0x1234);
+    assert_eq!(
+        (f16::default().to_bits(), bf16::default().to_bits()),
+        (0, 0)
+    );
+}
+
+/// `f16` and `bf16` have no arithmetic of their own: both sides widen, and `f32` decides.
+#[test]
+fn halves_compute_and_compare_as_f32_does() {
+    let values = [
+        0x0000, 0x8000, 0x0001, 0x3c00, 0xbc00, 0x7bff, 0x7c00, 0xfc00, 0x7e00,
     ];
-    for (dims, numel, text) in goldens {
-        let shape = Shape::from_dims(dims).unwrap();
-        assert_eq!(shape.rank(), dims.len());
-        assert_eq!(shape.dims(), dims);
-        assert_eq!(shape.numel(), numel, "{text}");
-        assert_eq!(shape.to_string(), text);
-        assert_eq!(Shape::try_from(dims), Ok(shape));
-        for (index, &dim) in dims.iter().enumerate() {
-            assert_eq!(shape.dim(index), dim);
+    for a in values {
+        for b in values {
+            let (x, y) = (f16::from_bits(a), f16::from_bits(b));
+            let (wide_x, wide_y) = (f16_to_f32(x), f16_to_f32(y));
+            assert_eq!(
+                x.partial_cmp(&y),
+                wide_x.partial_cmp(&wide_y),
+                "{a:#x} {b:#x}"
+            );
+            assert_eq!(x == y, wide_x == wide_y, "{a:#x} {b:#x}");
+            let sum = f16_from_f32(wide_x + wide_y);
+            assert!((x + y).to_bits() == sum.to_bits() || sum.is_nan() && (x + y).is_nan());
+
+            let (x, y) = (bf16::from_bits(a), bf16::from_bits(b));
+            let (wide_x, wide_y) = (bf16_to_f32(x), bf16_to_f32(y));
+            assert_eq!(
+                x.partial_cmp(&y),
+                wide_x.partial_cmp(&wide_y),
+                "{a:#x} {b:#x}"
+            );
+            assert_eq!(x == y, wide_x == wide_y, "{a:#x} {b:#x}");
+            let product = bf16_from_f32(wide_x * wide_y);
+            let found = x * y;
+            assert!(found.to_bits() == product.to_bits() || product.is_nan() && found.is_nan());
         }
     }
-    assert_eq!(Shape::default(), Shape::SCALAR);
-    assert_eq!(Shape::from([]), Shape::SCALAR);
-    assert_ne!(Shape::from([]), Shape::from([1]));
-    assert_ne!(Shape::from([0]), Shape::from([0, 0]));
+    assert_ne!(f16::NAN, f16::NAN);
+    assert_eq!(bf16::from_bits(0x8000), bf16::ZERO, "-0 == +0");
 }
 
+/// As numbers, from the formats' definitions.
 #[test]
-fn equal_shapes_hash_alike_and_different_ones_are_told_apart() {
-    let shapes: HashSet<Shape> = [
-        Shape::from([2, 3]),
-        Shape::from_dims(&[2, 3]).unwrap(),
-        Shape::try_from(&[2_i64, 3][..]).unwrap(),
-        Shape::from([3, 2]),
-        Shape::from([2, 3, 1]),
-    ]
-    .into();
-    assert_eq!(shapes.len(), 3);
-}
-
-#[test]
-fn eight_dimensions_are_a_shape_and_nine_are_none() {
-    assert_eq!(MAX_RANK, 8);
-    assert!(Shape::from_dims(&[1; 8]).is_ok());
-    let too_high = TypeError::RankTooHigh { rank: 9, max: 8 };
-    assert_eq!(Shape::from_dims(&[1; 9]), Err(too_high.clone()));
-    assert_eq!(Shape::from_dims(&[0; 9]), Err(too_high.clone()));
-    assert_eq!(Shape::try_from(&[-1_i64; 9][..]), Err(too_high));
-}
-
-#[test]
-fn overflow_is_judged_on_the_product_of_the_dimensions_that_are_not_zero() {
-    let largest = i64::MAX as usize;
-    let fine: [&[usize]; 5] = [
-        &[largest],
-        &[0, largest],
-        &[7, 7, 73, 127, 337, 92_737, 649_657], // the factors of 2^63 - 1
-        &[1 << 31, 0, 1 << 31],
-        &[1 << 62, 1, 1],
+fn the_limits_of_the_halves_are_those_of_their_formats() {
+    let f16_limits = [
+        (f16::MAX, 65504.0),
+        (f16::MIN, -65504.0),
+        (f16::MIN_POSITIVE, 2_f32.powi(-14)),
+        (f16::MIN_POSITIVE_SUBNORMAL, 2_f32.powi(-24)),
+        (f16::EPSILON, 2_f32.powi(-10)),
+        (f16::INFINITY, f32::INFINITY),
     ];
-    for dims in fine {
-        let shape = Shape::from_dims(dims).unwrap();
-        let numel = if dims.contains(&0) {
-            0
-        } else {
-            dims.iter().product()
-        };
-        assert_eq!(shape.numel(), numel);
+    for (limit, value) in f16_limits {
+        assert_eq!(f16_to_f32(limit), value);
     }
-    let too_many: [(&[usize], usize); 7] = [
-        (&[largest + 1], 0),
-        (&[usize::MAX], 0),
-        (&[1 << 32, 1 << 31], 1),
-        (&[1 << 32, 1 << 32], 1),    // wraps to 0
-        (&[0, 1 << 32, 1 << 32], 2), // a 0 excuses nothing
-        (&[1 << 32, 0, 1 << 32], 2),
-        (&[3, largest / 2, 0], 1),
+    let bf16_limits = [
+        (bf16::MAX, f32::from_bits(0x7f7f_0000)),
+        (bf16::MIN, f32::from_bits(0xff7f_0000)),
+        (bf16::MIN_POSITIVE, 2_f32.powi(-126)),
+        (bf16::MIN_POSITIVE_SUBNORMAL, f32::from_bits(0x0001_0000)), // 2^-133
+        (bf16::EPSILON, 2_f32.powi(-7)),
+        (bf16::INFINITY, f32::INFINITY),
     ];
-    for (dims, index) in too_many {
-        let (rank, dim) = (dims.len(), dims[index]);
-        let error = TypeError::TooManyElements { rank, index, dim };
-        assert_eq!(Shape::from_dims(dims), Err(error.clone()), "{dims:?}");
-        assert!(error.to_string().contains(&dim.to_string()));
+    for (limit, value) in bf16_limits {
+        assert_eq!(bf16_to_f32(limit), value);
     }
+    assert_eq!((f16::MANTISSA_DIGITS, bf16::MANTISSA_DIGITS), (11, 8));
+    assert!(f16_to_f32(f16::NAN).is_nan() && bf16_to_f32(bf16::NAN).is_nan());
 }
 
 #[test]
-fn signed_dimensions_below_zero_are_named() {
-    assert_eq!(
-        Shape::try_from(&[2_i64, -3, -4][..]),
-        Err(TypeError::NegativeDim { index: 1, dim: -3 })
-    );
-    assert_eq!(
-        Shape::try_from(&[i64::MIN][..]),
-        Err(TypeError::NegativeDim {
-            index: 0,
-            dim: i64::MIN
-        })
-    );
-    assert_eq!(
-        Shape::try_from(&[i64::MAX][..]).unwrap().numel(),
-        i64::MAX as usize
-    );
-    assert!(Shape::try_from(&[i64::MAX, 2][..]).is_err());
-    assert_eq!(Shape::try_from(&[][..] as &[i64]), Ok(Shape::SCALAR));
-}
-
-#[test]
-#[should_panic(expected = "is no shape")]
-fn a_literal_of_nine_dimensions_is_a_typo() {
-    let _ = Shape::from([1; 9]);
-}
-
-#[test]
-#[should_panic(expected = "is no shape")]
-fn a_literal_of_too_many_elements_is_a_typo() {
-    let _ = Shape::from([1 << 32, 1 << 32]);
-}
-
-#[test]
-#[should_panic(expected = "dimension 2 of a shape of rank 2")]
-fn a_dimension_past_the_rank_is_a_typo() {
-    let _ = Shape::from([2, 3]).dim(2);
-}
-
-#[test]
-#[should_panic(expected = "stride 1 of 1 strides")]
-fn a_stride_past_the_rank_is_a_typo() {
-    let _ = row_major_strides(&Shape::from([5])).stride(1);
-}
-
-#[test]
-fn row_major_strides_take_a_dimension_of_zero_for_one() {
-    let goldens: [(&[usize], &[usize]); 8] = [
-        (&[], &[]),
-        (&[7], &[1]),
-        (&[2, 3, 4], &[12, 4, 1]),
-        (&[2, 0, 4], &[4, 4, 1]),
-        (&[0], &[1]),
-        (&[3, 2, 0], &[2, 1, 1]),
-        (&[1, 1, 5, 1], &[5, 5, 1, 1]),
-        (&[2; 8], &[128, 64, 32, 16, 8, 4, 2, 1]),
-    ];
-    for (dims, strides) in goldens {
-        let shape = Shape::from_dims(dims).unwrap();
-        let packed = row_major_strides(&shape);
-        assert_eq!(packed.values(), strides, "{shape}");
-        assert_eq!(packed.rank(), shape.rank());
-        assert!(packed.are_contiguous_for(&shape), "{shape}");
+fn a_half_prints_as_the_f32_that_it_is() {
+    assert_eq!(f16_from_f32(0.1).to_string(), "0.099975586");
+    assert_eq!(bf16_from_f32(0.1).to_string(), "0.100097656");
+    for bits in 0..=u16::MAX {
+        let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));
+        assert_eq!(half.to_string(), f16_to_f32(half).to_string());
+        assert_eq!(brain.to_string(), bf16_to_f32(brain).to_string());
     }
-    // The largest stride there can be: nothing overflows.
-    let shape = Shape::from([0, i64::MAX as usize]);
-    assert_eq!(row_major_strides(&shape).values(), [i64::MAX as usize, 1]);
-}
-
-fn strides(dims: &[usize]) -> Strides {
-    row_major_strides(&Shape::from_dims(dims).unwrap())
-}
-
-#[test]
-fn contiguity_ignores_what_is_never_stepped() {
-    // strides [12, 4, 1]
-    let of = strides(&[2, 3, 4]);
-    let goldens: [(&[usize], bool); 9] = [
-        (&[2, 3, 4], true),
-        (&[9, 3, 4], true), // the outermost size puts no condition on strides
-        (&[1, 3, 4], true),
-        (&[2, 1, 4], false), // a row skipped in between
-        (&[1, 1, 4], true),
-        (&[1, 1, 1], true),
-        (&[2, 3, 3], false),
-        (&[2, 1, 1], false),
-        (&[2, 0, 3], true), // nothing to step over
-    ];
-    for (dims, contiguous) in goldens {
-        let shape = Shape::from_dims(dims).unwrap();
-        assert_eq!(
-            of.are_contiguous_for(&shape),
-            contiguous,
-            "{shape} with {of}"
-        );
-    }
-    assert!(!of.are_contiguous_for(&Shape::from([24])), "another rank");
-    assert!(strides(&[]).are_contiguous_for(&Shape::SCALAR));
 }
 
 #[test]
@@ -406,4 +313,32 @@ fn the_default_device_is_the_host() {
     assert!(Device::Cpu.is_cpu() && !Device::Cpu.is_cuda());
     assert!(Device::Cuda(3).is_cuda() && !Device::Cuda(3).is_cpu());
     assert_eq!((Device::Cpu.index(), Device::Cuda(3).index()), (0, 3));
+}
+
+/// What is equal prints alike, hashes alike and parses back; what is not does not.
+#[test]
+fn devices_are_equal_exactly_where_they_print_alike() {
+    let devices = [
+        Device::Cpu,
+        Device::Cuda(0),
+        Device::Cuda(1),
+        Device::Cuda(10),
+        Device::Cuda(u32::MAX),
+    ];
+    for a in devices {
+        for b in devices {
+            assert_eq!(a == b, a.to_string() == b.to_string(), "{a} {b}");
+        }
+    }
+    assert_eq!(HashSet::from(devices).len(), devices.len());
+}
+
+#[test]
+fn dtypes_and_devices_are_made_and_asked_in_constant_expressions() {
+    const DEVICE: Device = Device::Cuda(1);
+    const INDEX: (u32, bool) = (DEVICE.index(), DEVICE.is_cpu());
+    const DTYPE: Option<DType> = DType::from_code(2);
+    const BYTES: usize = DType::BF16.bytes() + DType::I4.bits();
+    assert_eq!(INDEX, (1, false));
+    assert_eq!((DTYPE, BYTES), (Some(DType::BF16), 6));
 }

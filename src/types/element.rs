@@ -2,6 +2,11 @@ use std::fmt;
 
 use super::DType;
 
+/// IEEE 754 binary16 and bfloat16, as stored: the `half` crate's types.
+///
+/// They add and compare as `f32` does, so a NaN is not equal to itself and `-0` is `0`.
+/// Convert with [`types::half`](super::half), which keeps a signalling NaN's bits; the
+/// crate's own `from_f32` and `to_f32` set the quiet bit.
 pub use half::{bf16, f16};
 
 /// A Rust type whose values are the elements of a [`DType`].
@@ -10,6 +15,12 @@ pub use half::{bf16, f16};
 /// use tenslab::{DType, Element, bf16};
 ///
 /// assert_eq!(<bf16 as Element>::DTYPE, DType::BF16);
+/// ```
+///
+/// A type that is none does not compile:
+///
+/// ```compile_fail,E0277
+/// let dtype = <bool as tenslab::Element>::DTYPE;      // a byte of 2 is no `bool`
 /// ```
 ///
 /// # Safety

@@ -28,6 +28,12 @@ pub enum TypeError {
         /// Its size.
         dim: i64,
     },
+    /// No list of sizes is written like this.
+    #[error("{text:?} is no list of dimensions, expected one like \"[2, 3, 4]\"")]
+    NotDims {
+        /// What was to be parsed.
+        text: String,
+    },
     /// No dtype has this name.
     #[error("unknown dtype {name:?}, expected one of float32, float16, bfloat16, int8, …")]
     UnknownDType {

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::str::FromStr;
 
 use super::TypeError;
 
@@ -213,6 +214,23 @@ pub struct Strides {
 }
 
 impl Strides {
+    /// Strides from data. Any number will do; a tensor's own are checked where it is made.
+    ///
+    /// # Errors
+    /// [`RankTooHigh`](TypeError::RankTooHigh).
+    pub fn from_values(values: &[usize]) -> Result<Strides, TypeError> {
+        let rank = values.len();
+        if rank > MAX_RANK {
+            return Err(TypeError::RankTooHigh {
+                rank,
+                max: MAX_RANK,
+            });
+        }
+        Ok(Strides {
+            dims: Dims::of(values),
+        })
+    }
+
     /// The number of dimensions.
     #[must_use]
     pub const fn rank(&self) -> usize {
@@ -264,6 +282,14 @@ impl Strides {
     }
 }
 
+impl TryFrom<&[usize]> for Strides {
+    type Error = TypeError;
+
+    fn try_from(values: &[usize]) -> Result<Self, Self::Error> {
+        Self::from_values(values)
+    }
+}
+
 /// The strides of a packed tensor of this shape, the last dimension fastest.
 ///
 /// A dimension of 0 counts as 1 (PyTorch's convention), so that strides stay
@@ -287,6 +313,24 @@ pub fn row_major_strides(shape: &Shape) -> Strides {
     Strides { dims }
 }
 
+/// The numbers of `[2, 3, 4]`; a list that prints differently is none.
+fn parse(text: &str) -> Result<Vec<usize>, TypeError> {
+    let not_dims = || TypeError::NotDims { text: text.into() };
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let inner = inner.ok_or_else(not_dims)?;
+    if inner.is_empty() {
+        return Ok(Vec::new());
+    }
+    let number = |digits: &str| {
+        // `parse` itself accepts `+2` and `02`.
+        let exact = digits == "0" || digits.starts_with(|first| matches!(first, '1'..='9'));
+        digits.parse().ok().filter(|_| exact).ok_or_else(not_dims)
+    };
+    inner.split(", ").map(number).collect()
+}
+
 macro_rules! like_a_slice {
     ($($type:ty),*) => {$(
         impl PartialEq for $type {
@@ -303,9 +347,25 @@ macro_rules! like_a_slice {
             }
         }
 
+        /// As in `[2, 3, 4]`.
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(self.dims.as_slice(), f)
+                f.write_str("[")?;
+                for (index, value) in self.dims.as_slice().iter().enumerate() {
+                    let comma = if index == 0 { "" } else { ", " };
+                    write!(f, "{comma}{value}")?;
+                }
+                f.write_str("]")
+            }
+        }
+
+        /// Accepts what `Display` writes, to the letter.
+        impl FromStr for $type {
+            type Err = TypeError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let dims = parse(text)?;
+                Self::try_from(dims.as_slice())
             }
         }
 
