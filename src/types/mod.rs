@@ -13,6 +13,8 @@ mod dtype;
 mod element;
 mod error;
 pub mod half;
+#[cfg(feature = "serde")]
+mod serde;
 mod shape;
 
 pub use self::device::Device;
