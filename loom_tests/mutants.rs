@@ -53,6 +53,10 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
             "storage::a_clone_is_counted",
             "slab::a_shared_block_comes_back_through_the_meter",
         ],
+        Mutant::SoleRelaxed | Mutant::SoleIgnoresHandles => {
+            &["storage::the_sole_owner_sees_what_the_others_did"]
+        }
+        Mutant::SoleFrozenFirst => &["storage::the_sole_owner_never_writes_frozen_bytes"],
         Mutant::ReaderIgnoresWriter | Mutant::WriterIgnoresReaders => {
             &["state::a_reader_and_a_writer_exclude_each_other"]
         }

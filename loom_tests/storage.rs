@@ -1,7 +1,9 @@
-//! The last view of a storage gives its bytes back, and sees all that was done to them.
+//! The last view of a storage gives its bytes back, and the only one may write to them
+//! without a guard. Both see all that was done to them.
 
 use loom::sync::Arc;
 use loom::thread;
+use tenslab::memory::BorrowError;
 use tenslab::{SharedAllocator, Storage};
 
 use super::harness::{Fate, Lab, model};
@@ -60,5 +62,64 @@ fn a_clone_is_counted() {
         drop(another);
         other.join().unwrap();
         assert_eq!(fate.released(), 1);
+    });
+}
+
+/// One thread clones its view and drops both while the other asks for the bytes of a sole
+/// owner: it has them alone or is refused.
+///
+/// Fails when the count is loaded Relaxed (the other's use of the bytes is not over), and
+/// when the other handles are not counted.
+#[test]
+fn the_sole_owner_sees_what_the_others_did() {
+    model(|| {
+        let fate = Fate::new();
+        let allocator = SharedAllocator::new(Lab::new(&fate));
+        let mut mine = Storage::from(allocator.allocate(8, 1).unwrap());
+        let theirs = mine.clone();
+        let other = thread::spawn({
+            let fate = Arc::clone(&fate);
+            move || {
+                fate.gate.pass();
+                let another = theirs.clone();
+                drop(theirs);
+                fate.block[0].write(1);
+                drop(another);
+            }
+        });
+        fate.gate.pass();
+        match mine.get_mut() {
+            Ok(_) => fate.block[0].write(2),
+            Err(error) => assert!(matches!(error, BorrowError::NotSole { .. }), "{error}"),
+        }
+        other.join().unwrap();
+        assert!(mine.get_mut().is_ok(), "nobody else is there any more");
+    });
+}
+
+/// One thread freezes and goes away while the other asks for the bytes of a sole owner.
+///
+/// Fails when the asker looks whether they are frozen before it counts the handles: the
+/// other freezes and goes in between.
+#[test]
+fn the_sole_owner_never_writes_frozen_bytes() {
+    model(|| {
+        let fate = Fate::new();
+        let allocator = SharedAllocator::new(Lab::new(&fate));
+        let mut mine = Storage::from(allocator.allocate(8, 1).unwrap());
+        let theirs = mine.clone();
+        let other = thread::spawn({
+            let fate = Arc::clone(&fate);
+            move || {
+                fate.gate.pass();
+                theirs.freeze().unwrap();
+                drop(theirs);
+            }
+        });
+        fate.gate.pass();
+        assert!(mine.get_mut().is_err(), "shared at first, then frozen");
+        other.join().unwrap();
+        let error = mine.get_mut().unwrap_err();
+        assert!(matches!(error, BorrowError::Frozen { .. }), "{error}");
     });
 }

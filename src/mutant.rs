@@ -59,6 +59,12 @@ pub enum Mutant {
     LastViewRelaxed,
     /// `Storage`: a load and a store where one subtraction belongs.
     LastViewTwoSteps,
+    /// `Storage`: who asks whether it is the only handle does not see what the others did.
+    SoleRelaxed,
+    /// `Storage`: who asks whether it is the only handle is told that it is.
+    SoleIgnoresHandles,
+    /// `Storage`: looks whether it is frozen before it counts the handles.
+    SoleFrozenFirst,
     /// State word: a reader does not look for a writer.
     ReaderIgnoresWriter,
     /// State word: a reader counts itself with a load and a store.
@@ -94,7 +100,7 @@ pub enum Mutant {
 #[cfg(loom)]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 40] = [
+    pub const ALL: [Mutant; 43] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -120,6 +126,9 @@ impl Mutant {
         Mutant::TraceRecordsAfterRelease,
         Mutant::LastViewRelaxed,
         Mutant::LastViewTwoSteps,
+        Mutant::SoleRelaxed,
+        Mutant::SoleIgnoresHandles,
+        Mutant::SoleFrozenFirst,
         Mutant::ReaderIgnoresWriter,
         Mutant::ReaderTwoSteps,
         Mutant::ReaderRelaxed,

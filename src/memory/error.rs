@@ -133,6 +133,14 @@ pub enum BorrowError {
         /// The storage asked for.
         storage: StorageId,
     },
+    /// There are other handles of the storage, so none of them owns it alone.
+    #[error("{storage} has {handles} handles, so none of them is its sole owner")]
+    NotSole {
+        /// The storage asked for.
+        storage: StorageId,
+        /// How many handles there are: tensors, views, clones.
+        handles: u32,
+    },
     /// More read guards are out (or were forgotten) than the state word counts.
     #[error("{storage} has {readers} read guards out, the most that are counted")]
     TooManyReaders {

@@ -53,6 +53,7 @@ impl StateWord {
     ///
     /// # Errors
     /// [`Refusal::Writing`] and [`Refusal::TooManyReaders`].
+    #[inline]
     pub fn read(&self) -> Result<bool, Refusal> {
         let acquire = if mutant::is(Mutant::ReaderRelaxed) {
             Ordering::Relaxed
@@ -88,6 +89,7 @@ impl StateWord {
     }
 
     /// A counted reader is done.
+    #[inline]
     pub fn end_read(&self) {
         // Release: this reader's reads happen before the next writer's writes;
         // pairs with the Acquire in `write`.
@@ -98,6 +100,7 @@ impl StateWord {
     ///
     /// # Errors
     /// [`Refusal::Writing`], [`Refusal::Reading`] and [`Refusal::Frozen`].
+    #[inline]
     pub fn write(&self) -> Result<(), Refusal> {
         if mutant::is(Mutant::WriterTwoSteps) {
             if self.word.load(Ordering::Acquire) == 0 {
@@ -130,6 +133,7 @@ impl StateWord {
     }
 
     /// The writer is done.
+    #[inline]
     pub fn end_write(&self) {
         // Release: publishes the bytes to the Acquire in `read`, `write` and `freeze`.
         self.word.fetch_and(!WRITER, release());
@@ -164,6 +168,7 @@ impl StateWord {
     }
 
     /// Is it frozen?
+    #[inline]
     pub fn is_frozen(&self) -> bool {
         // Acquire: pairs with `freeze`, for callers that go on to read.
         self.word.load(Ordering::Acquire) & FROZEN != 0
@@ -171,6 +176,7 @@ impl StateWord {
 }
 
 /// The ordering that ends a borrow.
+#[inline]
 fn release() -> Ordering {
     if mutant::is(Mutant::ReleaseRelaxed) {
         Ordering::Relaxed

@@ -135,6 +135,7 @@ impl From<Buffer> for Storage {
 }
 
 impl Storage {
+    #[inline]
     fn header(&self) -> &Header {
         // SAFETY: the header is initialised when the first handle is made and taken
         // apart when the last one is dropped; this one is alive. Nobody has it mutably.
@@ -148,6 +149,7 @@ impl Storage {
     }
 
     /// The first byte.
+    #[inline]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.header().ptr
     }
@@ -205,7 +207,53 @@ impl Storage {
         self.header().state.is_frozen()
     }
 
+    /// Checks that this is the only handle and that the bytes are not frozen. Then nobody
+    /// else can be at them while the handle stays borrowed mutably: guards borrow a handle,
+    /// and a clone needs one.
+    #[inline]
+    pub(crate) fn must_be_sole(&mut self) -> Result<(), BorrowError> {
+        let header = self.header();
+        if mutant::is(Mutant::SoleFrozenFirst) && !header.state.is_frozen() {
+            return match header.refs.load(Ordering::Acquire) {
+                1 => Ok(()),
+                _ => Err(self.refused(Refusal::Frozen)),
+            };
+        }
+        let acquire = if mutant::is(Mutant::SoleRelaxed) {
+            Ordering::Relaxed
+        } else {
+            // Acquire: pairs with the Release of every other handle's drop, so that what
+            // was done through them is over, and a freeze is seen below.
+            Ordering::Acquire
+        };
+        let handles = header.refs.load(acquire);
+        // Asked only after the handles were counted: until then another may freeze and go.
+        if header.state.is_frozen() {
+            return Err(self.refused(Refusal::Frozen));
+        }
+        if handles == 1 || mutant::is(Mutant::SoleIgnoresHandles) {
+            return Ok(());
+        }
+        let storage = self.id();
+        Err(BorrowError::NotSole { storage, handles })
+    }
+
+    /// The bytes, to write, where this is the only handle: no guard, and nothing is
+    /// counted.
+    ///
+    /// # Errors
+    /// [`BorrowError::Frozen`], then [`BorrowError::NotSole`].
+    pub fn get_mut(&mut self) -> Result<&mut [u8], BorrowError> {
+        self.must_be_sole()?;
+        let mut bytes = NonNull::slice_from_raw_parts(self.base(), self.len());
+        // SAFETY: the block's `len` bytes are readable, writable and initialised by the
+        // allocator's contract. Nobody else has them: this is the only handle, it is borrowed
+        // mutably, so no other can be made meanwhile, and a guard would borrow a handle.
+        Ok(unsafe { bytes.as_mut() })
+    }
+
     /// Becomes one of many readers, until the guard is dropped.
+    #[inline]
     pub(crate) fn share(&self) -> Result<Shared<'_>, BorrowError> {
         match self.header().state.read() {
             Ok(counted) => Ok(Shared {
@@ -217,6 +265,7 @@ impl Storage {
     }
 
     /// Becomes the only one who touches the bytes, until the guard is dropped.
+    #[inline]
     pub(crate) fn exclude(&self) -> Result<Exclusive<'_>, BorrowError> {
         match self.header().state.write() {
             Ok(()) => Ok(Exclusive { storage: self }),
@@ -326,6 +375,7 @@ pub(crate) struct Shared<'a> {
 }
 
 impl Drop for Shared<'_> {
+    #[inline]
     fn drop(&mut self) {
         if self.counted {
             self.storage.header().state.end_read();
@@ -340,6 +390,7 @@ pub(crate) struct Exclusive<'a> {
 }
 
 impl Drop for Exclusive<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.storage.header().state.end_write();
     }
