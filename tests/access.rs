@@ -301,8 +301,12 @@ fn typed_access_wants_dtype_packing_and_alignment_in_that_order() {
     assert_eq!(odd.read::<i32>().unwrap_err(), mismatch);
     let columns = odd.reshape([2, 2]).unwrap().slice(1, 0, 1).unwrap();
     assert_eq!(columns.write::<i32>().unwrap_err(), mismatch);
-    let layout = Box::new((*columns.shape(), *columns.strides()));
-    let not_packed = TensorError::NotContiguous { layout };
+    let (dim, stride, packed) = (0, 2, 1);
+    let not_packed = TensorError::NotContiguous {
+        dim,
+        stride,
+        packed,
+    };
     assert_eq!(columns.read::<f32>().unwrap_err(), not_packed);
     assert_eq!(columns.write::<f32>().unwrap_err(), not_packed);
     assert_eq!(columns.read_bytes().unwrap_err(), not_packed);

@@ -55,6 +55,7 @@ unsafe impl<T: Sync, const N: usize> Sync for DisjointGuard<'_, T, N> {}
 impl<T> Deref for ReadGuard<'_, T> {
     type Target = [T];
 
+    #[inline]
     fn deref(&self) -> &[T] {
         // SAFETY: `typed` checked bounds, alignment and dtype; the bytes are
         // initialised (`Buffer`'s contract), the tensor that the guard borrows keeps
@@ -66,6 +67,7 @@ impl<T> Deref for ReadGuard<'_, T> {
 impl<T> Deref for WriteGuard<'_, T> {
     type Target = [T];
 
+    #[inline]
     fn deref(&self) -> &[T] {
         // SAFETY: `typed` checked bounds, alignment and dtype; the bytes are initialised
         // (`Buffer`'s contract), the tensor that the guard borrows keeps them, and while
@@ -75,6 +77,7 @@ impl<T> Deref for WriteGuard<'_, T> {
 }
 
 impl<T> DerefMut for WriteGuard<'_, T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: `typed` checked bounds, alignment and dtype; the bytes are initialised
         // (`Buffer`'s contract), the tensor that the guard borrows keeps them; while
@@ -129,6 +132,7 @@ impl Tensor {
     /// [`NotContiguous`](TensorError::NotContiguous),
     /// [`Misaligned`](TensorError::Misaligned), and
     /// [`Borrow`](TensorError::Borrow) while somebody writes.
+    #[inline]
     pub fn read<T: Element>(&self) -> Result<ReadGuard<'_, T>, TensorError> {
         let elements = self.typed::<T>()?;
         Ok(ReadGuard {
@@ -143,6 +147,7 @@ impl Tensor {
     /// # Errors
     /// As [`read`](Tensor::read), and [`Borrow`](TensorError::Borrow) also while
     /// somebody reads, or where the storage is frozen.
+    #[inline]
     pub fn write<T: Element>(&self) -> Result<WriteGuard<'_, T>, TensorError> {
         let elements = self.typed::<T>()?;
         Ok(WriteGuard {
@@ -157,11 +162,28 @@ impl Tensor {
     /// # Errors
     /// [`NotContiguous`](TensorError::NotContiguous), and
     /// [`Borrow`](TensorError::Borrow) while somebody writes.
+    #[inline]
     pub fn read_bytes(&self) -> Result<ReadGuard<'_, u8>, TensorError> {
         self.must_be_contiguous()?;
         Ok(ReadGuard {
             elements: NonNull::slice_from_raw_parts(self.first_byte(), self.nbytes()),
             _held: self.storage().share()?,
+            _lends: PhantomData,
+        })
+    }
+
+    /// The bytes of all elements in row-major order, whatever they are, to write: from a
+    /// file or a socket, say. Every pattern of bits is an element.
+    ///
+    /// # Errors
+    /// As [`read_bytes`](Tensor::read_bytes), and [`Borrow`](TensorError::Borrow) also while
+    /// somebody reads, or where the storage is frozen.
+    #[inline]
+    pub fn write_bytes(&self) -> Result<WriteGuard<'_, u8>, TensorError> {
+        self.must_be_contiguous()?;
+        Ok(WriteGuard {
+            elements: NonNull::slice_from_raw_parts(self.first_byte(), self.nbytes()),
+            _held: self.storage().exclude()?,
             _lends: PhantomData,
         })
     }
@@ -257,31 +279,6 @@ impl Tensor {
         // every pattern is a `T` (`Element`'s), and nobody writes while `_held` lives.
         // Unaligned, because a view may begin anywhere.
         unsafe { place.read_unaligned() }
-    }
-
-    /// The elements as a slice that may be made a reference once they are borrowed.
-    fn typed<T: Element>(&self) -> Result<NonNull<[T]>, TensorError> {
-        if T::DTYPE != self.dtype() {
-            return Err(TensorError::DTypeMismatch {
-                asked: T::DTYPE,
-                found: self.dtype(),
-            });
-        }
-        self.must_be_contiguous()?;
-        let numel = self.numel();
-        if numel == 0 {
-            return Ok(NonNull::slice_from_raw_parts(NonNull::dangling(), 0));
-        }
-        let first = self.first_byte().cast::<T>();
-        let past = first.addr().get() % align_of::<T>();
-        if past != 0 {
-            return Err(TensorError::Misaligned {
-                dtype: self.dtype(),
-                align: align_of::<T>(),
-                past,
-            });
-        }
-        Ok(NonNull::slice_from_raw_parts(first, numel))
     }
 
     /// Do the ranges of bytes from first to last element meet? (Both of one storage.)

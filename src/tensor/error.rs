@@ -1,5 +1,5 @@
 use crate::memory::{AllocError, BorrowError, StorageId};
-use crate::types::{DType, Shape, Strides, TypeError};
+use crate::types::{DType, Shape, TypeError};
 
 /// A tensor operation that cannot be done. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,12 +62,64 @@ pub enum TensorError {
     },
     /// The elements are not packed in row-major order. Copy the tensor first.
     #[error(
-        "shape {} with strides {} is not contiguous: ops::cast to the same dtype makes a contiguous copy",
-        layout.0, layout.1
+        "the tensor is not contiguous: dimension {dim} has stride {stride} where {packed} would be \
+         packed; contiguous_in makes a packed copy"
     )]
     NotContiguous {
-        /// Shape and strides of the tensor.
-        layout: Box<(Shape, Strides)>,
+        /// The innermost dimension that is not packed.
+        dim: usize,
+        /// Its stride.
+        stride: usize,
+        /// The stride it would have.
+        packed: usize,
+    },
+    /// An index that is not inside its dimension.
+    #[error("index {index} does not lie in dimension {dim}, which has {size}")]
+    BadIndex {
+        /// The dimension.
+        dim: usize,
+        /// The index.
+        index: usize,
+        /// Size of the dimension.
+        size: usize,
+    },
+    /// An order of dimensions that names more or fewer than there are.
+    #[error("an order of {named} dimensions, the tensor has {rank}")]
+    BadOrder {
+        /// How many the order names.
+        named: usize,
+        /// How many there are.
+        rank: usize,
+    },
+    /// An order of dimensions that names one of them twice.
+    #[error("an order that names dimension {dim} twice")]
+    DimTwice {
+        /// The dimension.
+        dim: usize,
+    },
+    /// Only a dimension of size 1 can be left out.
+    #[error("dimension {dim} has {size}, only one of size 1 can be left out")]
+    NotOne {
+        /// The dimension.
+        dim: usize,
+        /// Its size.
+        size: usize,
+    },
+    /// Parts that do not make up the dimension they are to be parts of.
+    #[error("parts of {sum} in all do not make up dimension {dim}, which has {size}")]
+    BadParts {
+        /// The dimension.
+        dim: usize,
+        /// What the parts add up to (or `usize::MAX` where that is more).
+        sum: usize,
+        /// Size of the dimension.
+        size: usize,
+    },
+    /// Parts of no size would never come to an end.
+    #[error("parts of size 0 of dimension {dim}")]
+    EmptyParts {
+        /// The dimension.
+        dim: usize,
     },
     /// The number of elements would change.
     #[error("{from} elements cannot take a shape of {to}")]

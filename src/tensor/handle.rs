@@ -1,9 +1,9 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::TensorError;
-use crate::memory::{Buffer, SharedAllocator, Storage};
-use crate::types::{DType, Device, Element, Shape, Strides, row_major_strides};
+use super::{TensorError, ops};
+use crate::memory::{AllocError, Buffer, SharedAllocator, Storage, StorageId};
+use crate::types::{DType, Device, Shape, Strides, row_major_strides};
 
 /// Tensors begin at multiples of this: a cache line, and enough for every SIMD width.
 const TENSOR_ALIGN: usize = 64;
@@ -27,8 +27,19 @@ const TENSOR_ALIGN: usize = 64;
 /// # Ok::<(), tenslab::tensor::TensorError>(())
 /// ```
 ///
-/// Cost: 176 bytes; a clone or a view is one atomic addition and copies the rest.
-/// Different handles of one storage may be used from different threads at once.
+/// There is always a tensor in a `Tensor`: where there may be none, there is
+/// `Option<Tensor>`, which is no larger, and one that was moved from cannot be named:
+///
+/// ```compile_fail,E0382
+/// # use tenslab::{DType, Tensor, memory};
+/// let tensor = Tensor::zeros([2], DType::F32, memory::cpu()).unwrap();
+/// let moved = tensor;
+/// println!("{}", tensor.numel());
+/// ```
+///
+/// Cost: 176 bytes; a clone or a view is one atomic addition and copies the rest, and
+/// makes no heap block. Different handles of one storage may be used from different
+/// threads at once.
 #[derive(Clone)]
 pub struct Tensor {
     storage: Storage,
@@ -36,10 +47,13 @@ pub struct Tensor {
     shape: Shape,
     strides: Strides,
     dtype: DType,
+    /// Do the strides pack the shape? Asked at each access, so answered once.
+    contiguous: bool,
 }
 
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Tensor>() == 176);
+const _: () = assert!(size_of::<Option<Tensor>>() == size_of::<Tensor>());
 
 /// Bytes of `numel` elements, at most `i64::MAX`.
 fn byte_len(numel: usize, dtype: DType) -> Result<usize, TensorError> {
@@ -47,6 +61,14 @@ fn byte_len(numel: usize, dtype: DType) -> Result<usize, TensorError> {
         .checked_mul(dtype.bytes())
         .filter(|&bytes| i64::try_from(bytes).is_ok())
         .ok_or(TensorError::SizeOverflow { numel, dtype })
+}
+
+/// No safe call reads memory that is not the host's, because no tensor of it is made.
+fn refuse_all_but_the_host(device: Device) -> Result<(), TensorError> {
+    if !device.is_cpu() {
+        return Err(AllocError::UnsupportedDevice { device }.into());
+    }
+    Ok(())
 }
 
 fn refuse_reserved(dtype: DType) -> Result<(), TensorError> {
@@ -63,23 +85,21 @@ impl Tensor {
     /// where it has no elements: such a block has no place in a slab).
     ///
     /// # Errors
-    /// [`Unimplemented`](TensorError::Unimplemented) for a reserved dtype,
-    /// [`SizeOverflow`](TensorError::SizeOverflow), and whatever the allocator says.
+    /// In this order: [`Unimplemented`](TensorError::Unimplemented) for a reserved dtype,
+    /// [`UnsupportedDevice`](AllocError::UnsupportedDevice) where the allocator's is not the
+    /// host, [`SizeOverflow`](TensorError::SizeOverflow), and whatever the allocator says.
     ///
     /// # Panics
     /// If the shape is an array of more than 8 dimensions or too many elements. For shapes
     /// from data there is [`Shape::from_dims`].
+    #[inline]
     #[track_caller]
     pub fn empty(
         shape: impl Into<Shape>,
         dtype: DType,
         allocator: &SharedAllocator,
     ) -> Result<Tensor, TensorError> {
-        let shape = shape.into();
-        refuse_reserved(dtype)?;
-        let bytes = byte_len(shape.numel(), dtype)?;
-        let storage = Storage::from(allocator.allocate(bytes, TENSOR_ALIGN)?);
-        Ok(Self::packed(storage, 0, shape, dtype))
+        Self::fresh(shape.into(), dtype, allocator, false)
     }
 
     /// A contiguous tensor of zeros. Large ones are fresh pages that nobody touched.
@@ -90,17 +110,31 @@ impl Tensor {
     /// # Panics
     /// If the shape is an array of more than 8 dimensions or too many elements. For shapes
     /// from data there is [`Shape::from_dims`].
+    #[inline]
     #[track_caller]
     pub fn zeros(
         shape: impl Into<Shape>,
         dtype: DType,
         allocator: &SharedAllocator,
     ) -> Result<Tensor, TensorError> {
-        let shape = shape.into();
+        Self::fresh(shape.into(), dtype, allocator, true)
+    }
+
+    fn fresh(
+        shape: Shape,
+        dtype: DType,
+        allocator: &SharedAllocator,
+        zeroed: bool,
+    ) -> Result<Tensor, TensorError> {
         refuse_reserved(dtype)?;
+        refuse_all_but_the_host(allocator.device())?;
         let bytes = byte_len(shape.numel(), dtype)?;
-        let storage = Storage::from(allocator.allocate_zeroed(bytes, TENSOR_ALIGN)?);
-        Ok(Self::packed(storage, 0, shape, dtype))
+        let buffer = if zeroed {
+            allocator.allocate_zeroed(bytes, TENSOR_ALIGN)?
+        } else {
+            allocator.allocate(bytes, TENSOR_ALIGN)?
+        };
+        Ok(Self::packed(Storage::from(buffer), 0, shape, dtype))
     }
 
     /// A contiguous tensor over part of a storage, which it shares: many tensors over
@@ -109,8 +143,9 @@ impl Tensor {
     /// The offset may be any, but typed access needs the alignment of the elements.
     ///
     /// # Errors
-    /// [`Unimplemented`](TensorError::Unimplemented) for a reserved dtype,
-    /// [`SizeOverflow`](TensorError::SizeOverflow), and
+    /// In this order: [`Unimplemented`](TensorError::Unimplemented) for a reserved dtype,
+    /// [`UnsupportedDevice`](AllocError::UnsupportedDevice) where the storage is not on the
+    /// host, [`SizeOverflow`](TensorError::SizeOverflow), and
     /// [`OutOfBounds`](TensorError::OutOfBounds) where it would not fit.
     ///
     /// # Panics
@@ -125,6 +160,7 @@ impl Tensor {
     ) -> Result<Tensor, TensorError> {
         let shape = shape.into();
         refuse_reserved(dtype)?;
+        refuse_all_but_the_host(storage.device())?;
         let bytes = byte_len(shape.numel(), dtype)?;
         let fits = byte_offset
             .checked_add(bytes)
@@ -159,6 +195,34 @@ impl Tensor {
         Self::from_storage(&Storage::from(buffer), byte_offset, shape, dtype)
     }
 
+    /// The same elements, packed: this tensor again where it is contiguous already (it then
+    /// shares the bytes, as a clone does), else a copy from `allocator`. Together with
+    /// [`ops::copy`] and [`ops::cast`] the only call that copies.
+    ///
+    /// For bytes of its own whatever the layout, cast to the same dtype.
+    ///
+    /// ```
+    /// # use tenslab::{DType, Tensor, memory};
+    /// let matrix = Tensor::zeros([3, 4], DType::F32, memory::cpu())?;
+    /// let packed = matrix.transpose(0, 1)?.contiguous_in(memory::cpu())?;
+    /// assert_eq!(packed.strides().values(), [3, 1]);
+    /// assert_ne!(packed.storage_id(), matrix.storage_id());
+    /// assert_eq!(packed.contiguous_in(memory::cpu())?.storage_id(), packed.storage_id());
+    /// # Ok::<(), tenslab::tensor::TensorError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The allocator's, and [`Borrow`](TensorError::Borrow) while somebody writes; none where
+    /// it is contiguous already.
+    pub fn contiguous_in(&self, allocator: &SharedAllocator) -> Result<Tensor, TensorError> {
+        if self.contiguous {
+            return Ok(self.clone());
+        }
+        let packed = Self::empty(self.shape, self.dtype, allocator)?;
+        ops::copy(&packed, self)?;
+        Ok(packed)
+    }
+
     /// The caller has checked that the elements lie inside the storage.
     fn packed(storage: Storage, byte_offset: usize, shape: Shape, dtype: DType) -> Tensor {
         Tensor {
@@ -167,11 +231,13 @@ impl Tensor {
             strides: row_major_strides(&shape),
             shape,
             dtype,
+            contiguous: true,
         }
     }
 
     /// The same storage, seen otherwise. The caller has checked that every element of
     /// the new view is an element of this one.
+    #[inline]
     pub(super) fn seen_as(
         &self,
         byte_offset: usize,
@@ -182,6 +248,7 @@ impl Tensor {
         Tensor {
             storage: self.storage.clone(),
             byte_offset,
+            contiguous: strides.are_contiguous_for(&shape),
             shape,
             strides,
             dtype,
@@ -189,18 +256,21 @@ impl Tensor {
     }
 
     /// Its size along each dimension.
+    #[inline]
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// How far apart neighbours are along each dimension, in elements.
+    #[inline]
     #[must_use]
     pub fn strides(&self) -> &Strides {
         &self.strides
     }
 
     /// What an element is.
+    #[inline]
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -213,63 +283,61 @@ impl Tensor {
     }
 
     /// The number of dimensions.
+    #[inline]
     #[must_use]
     pub fn rank(&self) -> usize {
         self.shape.rank()
     }
 
     /// The number of elements.
+    #[inline]
     #[must_use]
     pub fn numel(&self) -> usize {
         self.shape.numel()
     }
 
     /// Bytes of all elements, gaps between them not counted.
+    #[inline]
     #[must_use]
     pub fn nbytes(&self) -> usize {
         self.numel() * self.dtype.bytes()
     }
 
     /// Are the elements packed in row-major order?
+    #[inline]
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
-        self.strides.are_contiguous_for(&self.shape)
+        self.contiguous
     }
 
     /// Where in the storage the first element is.
+    #[inline]
     #[must_use]
     pub fn byte_offset(&self) -> usize {
         self.byte_offset
     }
 
     /// The bytes it shares.
+    #[inline]
     #[must_use]
     pub fn storage(&self) -> &Storage {
         &self.storage
     }
 
-    /// A raw pointer to the first element, for kernels. Never null. For a tensor
-    /// without elements it may not be read through.
-    ///
-    /// The pointer is valid while a tensor of this storage lives. Whoever reads or writes
-    /// through it answers for data races and for guards that are out; it may be
-    /// misaligned for `T` where the tensor was placed so.
-    ///
-    /// # Panics
-    /// If `T` is not the tensor's dtype.
+    /// The name of the bytes it shares: the one that errors give.
     #[must_use]
-    #[track_caller]
-    pub fn data_ptr<T: Element>(&self) -> *mut T {
-        assert!(
-            T::DTYPE == self.dtype,
-            "data_ptr::<{}> of a tensor that holds {}",
-            T::DTYPE,
-            self.dtype
-        );
-        self.first_byte().cast().as_ptr()
+    pub fn storage_id(&self) -> StorageId {
+        self.storage.id()
+    }
+
+    /// Checks that nobody else can be at the bytes and that they are not frozen.
+    #[inline]
+    pub(super) fn sole_storage(&mut self) -> Result<(), TensorError> {
+        Ok(self.storage.must_be_sole()?)
     }
 
     /// The first element's first byte.
+    #[inline]
     pub(super) fn first_byte(&self) -> NonNull<u8> {
         // SAFETY: in bounds or one past the end: every constructor and view checked
         // that `byte_offset` is at most the storage's length.

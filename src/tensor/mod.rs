@@ -20,11 +20,14 @@
 //! [`item`](Tensor::item) reads one element, for tests.
 
 mod access;
+mod direct;
 mod error;
 mod handle;
 pub mod ops;
+mod parts;
 mod view;
 
 pub use self::access::{DisjointGuard, ReadGuard, WriteGuard};
 pub use self::error::TensorError;
 pub use self::handle::Tensor;
+pub use self::parts::Chunks;

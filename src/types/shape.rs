@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 use super::TypeError;
 
+mod axes;
+
 /// The most dimensions a shape holds. Inference needs five.
 pub const MAX_RANK: usize = 8;
 
