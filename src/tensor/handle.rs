@@ -224,7 +224,12 @@ impl Tensor {
     }
 
     /// The caller has checked that the elements lie inside the storage.
-    fn packed(storage: Storage, byte_offset: usize, shape: Shape, dtype: DType) -> Tensor {
+    pub(super) fn packed(
+        storage: Storage,
+        byte_offset: usize,
+        shape: Shape,
+        dtype: DType,
+    ) -> Tensor {
         Tensor {
             storage,
             byte_offset,
@@ -235,24 +240,36 @@ impl Tensor {
         }
     }
 
-    /// The same storage, seen otherwise. The caller has checked that every element of
-    /// the new view is an element of this one.
+    /// The same storage under the same strides: another part of it. Every element of the
+    /// view has to be an element of this tensor, and the caller knows whether it is packed.
     #[inline]
-    pub(super) fn seen_as(
-        &self,
-        byte_offset: usize,
-        shape: Shape,
-        strides: Strides,
-        dtype: DType,
-    ) -> Tensor {
+    pub(super) fn seen_at(&self, byte_offset: usize, shape: Shape, contiguous: bool) -> Tensor {
         Tensor {
             storage: self.storage.clone(),
             byte_offset,
-            contiguous: strides.are_contiguous_for(&shape),
             shape,
-            strides,
-            dtype,
+            strides: self.strides,
+            dtype: self.dtype,
+            contiguous,
         }
+    }
+
+    /// The same storage, seen otherwise: a clone that `change` makes a view. Every element
+    /// of the view has to be an element of this tensor.
+    ///
+    /// In place, because 176 bytes that were just written in parts are slow to copy once
+    /// more (the processor has to wait for the parts).
+    #[inline]
+    pub(super) fn seen(&self, change: impl FnOnce(&mut Layout<'_>)) -> Tensor {
+        let mut view = self.clone();
+        change(&mut Layout {
+            byte_offset: &mut view.byte_offset,
+            shape: &mut view.shape,
+            strides: &mut view.strides,
+            dtype: &mut view.dtype,
+        });
+        view.contiguous = view.strides.are_contiguous_for(&view.shape);
+        view
     }
 
     /// Its size along each dimension.
@@ -372,6 +389,14 @@ impl Tensor {
     pub fn is_frozen(&self) -> bool {
         self.storage.is_frozen()
     }
+}
+
+/// What a view may change of a tensor: all but the storage.
+pub(super) struct Layout<'a> {
+    pub(super) byte_offset: &'a mut usize,
+    pub(super) shape: &'a mut Shape,
+    pub(super) strides: &'a mut Strides,
+    pub(super) dtype: &'a mut DType,
 }
 
 impl fmt::Debug for Tensor {

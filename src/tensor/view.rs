@@ -13,8 +13,9 @@
 //! is where it is checked; `tests/views.rs` compares chains of views with a model that
 //! knows no strides.
 
+use super::handle::Layout;
 use super::{Tensor, TensorError};
-use crate::types::{DType, MAX_RANK, Shape, TypeError, row_major_strides};
+use crate::types::{DType, MAX_RANK, Shape, TypeError};
 
 impl Tensor {
     /// The part `start..end` of dimension `dim`. Shares the bytes.
@@ -37,6 +38,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`NoSuchDim`](TensorError::NoSuchDim), then [`BadRange`](TensorError::BadRange).
+    #[inline]
     pub fn slice(&self, dim: usize, start: usize, end: usize) -> Result<Tensor, TensorError> {
         let size = self.size_of_dim(dim)?;
         if start > end || end > size {
@@ -65,15 +67,22 @@ impl Tensor {
     pub(super) fn part(&self, dim: usize, start: usize, end: usize) -> Tensor {
         debug_assert!(start <= end && end <= self.shape().dim(dim));
         let shape = self.shape().with_dim(dim, end - start);
-        // A view without elements stays where it is: `start` may be one past the end,
-        // and so far past the storage that the offset would mean nothing.
-        let skipped = if shape.numel() == 0 {
-            0
-        } else {
-            start * self.strides().stride(dim) * self.dtype().bytes()
-        };
-        let offset = self.byte_offset() + skipped;
-        self.seen_as(offset, shape, *self.strides(), self.dtype())
+        let byte_offset = self.byte_offset() + self.skipped(&shape, dim, start);
+        let contiguous = self.strides().are_contiguous_for(&shape);
+        self.seen_at(byte_offset, shape, contiguous)
+    }
+
+    /// Bytes from this tensor's first element to that of a view of `shape` that begins at
+    /// `start` of dimension `dim`.
+    ///
+    /// A view without elements stays where it is: `start` may be one past the end, and so
+    /// far past the storage that the offset would mean nothing.
+    #[inline]
+    fn skipped(&self, shape: &Shape, dim: usize, start: usize) -> usize {
+        if shape.numel() == 0 {
+            return 0;
+        }
+        start * self.strides().stride(dim) * self.dtype().bytes()
     }
 
     /// The same elements in row-major order under another shape. Shares the bytes, never
@@ -97,8 +106,13 @@ impl Tensor {
                 to: shape.numel(),
             });
         }
-        let strides = row_major_strides(&shape);
-        Ok(self.seen_as(self.byte_offset(), shape, strides, self.dtype()))
+        let storage = self.storage().clone();
+        Ok(Self::packed(
+            storage,
+            self.byte_offset(),
+            shape,
+            self.dtype(),
+        ))
     }
 
     /// The same bits as elements of another dtype of the same width. Shares the bytes,
@@ -117,7 +131,7 @@ impl Tensor {
                 to: dtype,
             });
         }
-        Ok(self.seen_as(self.byte_offset(), *self.shape(), *self.strides(), dtype))
+        Ok(self.seen(|layout| *layout.dtype = dtype))
     }
 
     /// The dimensions in another order: dimension `i` of the view is dimension
@@ -151,11 +165,10 @@ impl Tensor {
                 return Err(TensorError::DimTwice { dim });
             }
         }
-        let (shape, strides) = (
-            self.shape().reordered(order),
-            self.strides().reordered(order),
-        );
-        Ok(self.seen_as(self.byte_offset(), shape, strides, self.dtype()))
+        Ok(self.seen(|layout| {
+            layout.shape.reorder(order);
+            layout.strides.reorder(order);
+        }))
     }
 
     /// Two dimensions in each other's place. Shares the bytes.
@@ -165,9 +178,10 @@ impl Tensor {
     pub fn transpose(&self, first: usize, second: usize) -> Result<Tensor, TensorError> {
         self.size_of_dim(first)?;
         self.size_of_dim(second)?;
-        let mut order: [usize; MAX_RANK] = std::array::from_fn(|dim| dim);
-        order.swap(first, second);
-        self.permute(&order[..self.rank()])
+        Ok(self.seen(|layout| {
+            layout.shape.swap_dims(first, second);
+            layout.strides.swap_dims(first, second);
+        }))
     }
 
     /// Without dimension `dim`, which has to be of size 1. Shares the bytes.
@@ -179,14 +193,7 @@ impl Tensor {
         if size != 1 {
             return Err(TensorError::NotOne { dim, size });
         }
-        Ok(self.left_out(dim))
-    }
-
-    /// Without dimension `dim`, which is of size 1.
-    fn left_out(&self, dim: usize) -> Tensor {
-        let shape = self.shape().without_dim(dim);
-        let strides = self.strides().without_dim(dim);
-        self.seen_as(self.byte_offset(), shape, strides, self.dtype())
+        Ok(self.seen(|layout| leave_out(layout, dim)))
     }
 
     /// With a new dimension of size 1 before dimension `dim`, or behind the last one
@@ -212,9 +219,10 @@ impl Tensor {
         } else {
             self.strides().stride(dim) * self.shape().dim(dim).max(1)
         };
-        let shape = self.shape().with_new_dim(dim);
-        let strides = self.strides().with_new_dim(dim, stride);
-        Ok(self.seen_as(self.byte_offset(), shape, strides, self.dtype()))
+        Ok(self.seen(|layout| {
+            layout.shape.insert_dim(dim);
+            layout.strides.insert_dim(dim, stride);
+        }))
     }
 
     /// What is at `index` of dimension `dim`: a view of one dimension less. A
@@ -227,7 +235,13 @@ impl Tensor {
         if index >= size {
             return Err(TensorError::BadIndex { dim, index, size });
         }
-        Ok(self.part(dim, index, index + 1).left_out(dim))
+        let shape = self.shape().with_dim(dim, 1);
+        let skipped = self.skipped(&shape, dim, index);
+        Ok(self.seen(|layout| {
+            *layout.shape = shape;
+            *layout.byte_offset += skipped;
+            leave_out(layout, dim);
+        }))
     }
 
     #[inline]
@@ -255,4 +269,10 @@ impl Tensor {
         }
         unreachable!("the tensor is contiguous")
     }
+}
+
+/// Leaves out dimension `dim`, which is of size 1.
+fn leave_out(layout: &mut Layout<'_>, dim: usize) {
+    layout.shape.remove_dim(dim);
+    layout.strides.remove_dim(dim);
 }

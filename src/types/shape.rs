@@ -40,10 +40,12 @@ impl Dims {
         dims
     }
 
+    #[inline]
     fn as_slice(&self) -> &[usize] {
         &self.values[..usize::from(self.rank)]
     }
 
+    #[inline]
     fn as_mut_slice(&mut self) -> &mut [usize] {
         &mut self.values[..usize::from(self.rank)]
     }
@@ -121,6 +123,7 @@ impl Shape {
     ///
     /// # Panics
     /// If `index` is not below the rank.
+    #[inline]
     #[must_use]
     #[track_caller]
     pub fn dim(&self, index: usize) -> usize {
@@ -134,6 +137,7 @@ impl Shape {
     }
 
     /// All sizes, outermost first.
+    #[inline]
     #[must_use]
     pub fn dims(&self) -> &[usize] {
         self.dims.as_slice()
@@ -240,6 +244,7 @@ impl Strides {
     }
 
     /// All strides, outermost first.
+    #[inline]
     #[must_use]
     pub fn values(&self) -> &[usize] {
         self.dims.as_slice()
@@ -249,6 +254,7 @@ impl Strides {
     ///
     /// # Panics
     /// If `index` is not below the rank.
+    #[inline]
     #[must_use]
     #[track_caller]
     pub fn stride(&self, index: usize) -> usize {
