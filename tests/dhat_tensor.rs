@@ -2,8 +2,8 @@
 //! read, written or dropped. Counted by dhat, which sees every allocation of the process.
 //!
 //! ```text
-//!   warm up ─▶ count ─▶ empty, slice, reshape, guards, item, drop ─▶ count: 0 more
-//!                       the same with one Box in between          ─▶ count: 1 more
+//!   warm up ─▶ count ─▶ empty, every view, guards, item, drop ─▶ count: 0 more
+//!                       the same with one Box in between      ─▶ count: 1 more
 //! ```
 //!
 //! Bare and through a [`Meter`]: the storage's header lies in the slab's own table,
@@ -54,6 +54,53 @@ fn views(slab: &SharedAllocator, planted: bool) {
     drop(bits);
 }
 
+/// Other orders, parts, fewer and more dimensions; and each way to be refused.
+fn reordered(slab: &SharedAllocator, planted: bool) {
+    let tensor = Tensor::empty([3, 1, 16], DType::F32, slab).unwrap();
+    let turned = tensor.permute(&[2, 0, 1]).unwrap();
+    let swapped = tensor.transpose(0, 2).unwrap();
+    let flat = tensor.squeeze(1).unwrap();
+    let raised = flat.unsqueeze(0).unwrap();
+    let row = flat.select(0, 2).unwrap();
+    let narrow = row.narrow(0, 4, 8).unwrap();
+    plant(planted);
+    let [q, k, v] = narrow.split(0, [4, 2, 2]).unwrap();
+    let parts = row.chunks(0, 5).unwrap().filter(|part| part.numel() == 5);
+    assert_eq!(parts.count(), 3);
+    let same = narrow.contiguous_in(slab).unwrap();
+    let packed = swapped.contiguous_in(slab).unwrap();
+    assert_ne!(packed.storage_id(), same.storage_id());
+
+    assert!(tensor.slice(0, 2, 4).is_err() && tensor.slice(3, 0, 0).is_err());
+    assert!(turned.reshape([48]).is_err() && tensor.reshape([47]).is_err());
+    assert!(turned.read::<f32>().is_err() && turned.read::<i32>().is_err());
+    assert!(tensor.view_as_dtype(DType::F16).is_err());
+    assert!(tensor.view_as_dtype(DType::I4).is_err());
+    assert!(tensor.permute(&[0, 1]).is_err() && tensor.permute(&[0, 1, 1]).is_err());
+    assert!(tensor.squeeze(0).is_err() && tensor.unsqueeze(4).is_err());
+    assert!(tensor.select(0, 3).is_err() && tensor.narrow(0, 1, 3).is_err());
+    assert!(tensor.split(0, [1, 1]).is_err() && tensor.chunks(0, 0).is_err());
+    assert!(Tensor::empty([1 << 20], DType::F32, slab).is_err());
+    assert!(Tensor::from_storage(tensor.storage(), 1 << 20, [1], DType::F32).is_err());
+    drop((q, k, v, raised));
+}
+
+/// A sole owner and slices without a guard.
+fn direct(slab: &SharedAllocator, planted: bool) {
+    let mut tensor = Tensor::zeros([4, 16], DType::F32, slab).unwrap();
+    tensor.get_mut::<f32>().unwrap()[3] = 1.0;
+    let row = tensor.select(0, 0).unwrap();
+    assert!(tensor.get_mut::<f32>().is_err());
+    plant(planted);
+    // SAFETY: one thread, and no other slice lives.
+    unsafe { row.as_mut_slice::<f32>() }.unwrap()[4] = 2.0;
+    // SAFETY: one thread, and no other slice lives.
+    let elements = unsafe { tensor.as_slice::<f32>() }.unwrap();
+    assert_eq!(elements[3..5], [1.0, 2.0]);
+    tensor.write_bytes().unwrap()[0] = 1;
+    assert!(!tensor.data().is_null() && !tensor.data_ptr::<f32>().is_null());
+}
+
 /// Guards of all kinds, also where they are refused.
 fn guards(slab: &SharedAllocator, planted: bool) {
     let qkv = Tensor::zeros([3, 64], DType::F32, slab).unwrap();
@@ -101,8 +148,10 @@ fn main() {
         ),
         ("shared", SharedAllocator::new(SharedAllocator::new(slab()))),
     ];
-    let all: [(&str, Work); 3] = [
+    let all: [(&str, Work); 5] = [
         ("views", views),
+        ("reordered", reordered),
+        ("direct", direct),
         ("guards", guards),
         ("operations", operations),
     ];

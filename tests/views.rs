@@ -13,6 +13,7 @@
 use proptest::prelude::*;
 use tenslab::memory::cpu;
 use tenslab::tensor::TensorError;
+use tenslab::types::MAX_RANK;
 use tenslab::{DType, Shape, Tensor, ops};
 
 /// One step. The numbers are taken modulo whatever they choose from.
@@ -20,6 +21,22 @@ use tenslab::{DType, Shape, Tensor, ops};
 enum Step {
     /// Cuts a range out of a dimension.
     Slice(usize, usize, usize),
+    /// The dimensions in another order: each number chooses among those that are left.
+    Permute(Vec<usize>),
+    /// Two dimensions in each other's place.
+    Transpose(usize, usize),
+    /// Leaves out one of the dimensions of 1.
+    Squeeze(usize),
+    /// A new dimension of 1.
+    Unsqueeze(usize),
+    /// One index of a dimension.
+    Select(usize, usize),
+    /// A dimension cut at two places, and one of the three parts.
+    Split(usize, usize, usize, usize),
+    /// A dimension in equal parts, and one of them.
+    Chunk(usize, usize, usize),
+    /// Goes on with `contiguous_in`: a clone or a copy, as the model knows.
+    Contiguous,
     /// Another shape: some divisors of the number of elements, then the rest.
     Reshape(Vec<usize>),
     /// The same bits as another dtype, and back at the end of the step.
@@ -36,6 +53,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         5 => (any::<usize>(), any::<usize>(), any::<usize>())
             .prop_map(|(dim, a, b)| Step::Slice(dim, a, b)),
+        2 => prop::collection::vec(any::<usize>(), 8).prop_map(Step::Permute),
+        2 => (any::<usize>(), any::<usize>()).prop_map(|(a, b)| Step::Transpose(a, b)),
+        1 => any::<usize>().prop_map(Step::Squeeze),
+        1 => any::<usize>().prop_map(Step::Unsqueeze),
+        1 => (any::<usize>(), any::<usize>()).prop_map(|(dim, at)| Step::Select(dim, at)),
+        1 => (any::<usize>(), any::<usize>(), any::<usize>(), any::<usize>())
+            .prop_map(|(dim, a, b, which)| Step::Split(dim, a, b, which)),
+        1 => (any::<usize>(), any::<usize>(), any::<usize>())
+            .prop_map(|(dim, size, which)| Step::Chunk(dim, size, which)),
+        1 => Just(Step::Contiguous),
         3 => prop::collection::vec(any::<usize>(), 0..4).prop_map(Step::Reshape),
         1 => any::<usize>().prop_map(Step::AsDType),
         2 => Just(Step::Overwrite),
@@ -88,16 +115,166 @@ impl Pair {
         }
     }
 
+    /// Another view, which has at each index what this one has at `from(index)`.
+    fn seen(
+        &self,
+        tensor: Tensor,
+        dims: Vec<usize>,
+        from: impl Fn(Vec<usize>) -> Vec<usize>,
+    ) -> Pair {
+        let mut new = Pair {
+            tensor,
+            dims,
+            places: Vec::new(),
+        };
+        for at in 0..new.dims.iter().product() {
+            let index = from(new.index(at));
+            let dims = self.dims.iter().zip(&index);
+            let at = dims.fold(0, |at, (&size, &index)| at * size + index);
+            new.places.push(self.places[at]);
+        }
+        new
+    }
+
+    fn permute(&self, numbers: &[usize]) -> Pair {
+        let mut left: Vec<usize> = (0..self.dims.len()).collect();
+        let mut order = Vec::new();
+        for number in &numbers[..self.dims.len()] {
+            order.push(left.remove(number % left.len()));
+        }
+        let dims = order.iter().map(|&dim| self.dims[dim]).collect();
+        let tensor = self.tensor.permute(&order).unwrap();
+        self.seen(tensor, dims, |new| {
+            let mut old = vec![0; new.len()];
+            for (&dim, index) in order.iter().zip(new) {
+                old[dim] = index;
+            }
+            old
+        })
+    }
+
+    fn transpose(&self, a: usize, b: usize) -> Option<Pair> {
+        let rank = self.dims.len();
+        let (a, b) = (a.checked_rem(rank)?, b % rank);
+        let mut dims = self.dims.clone();
+        dims.swap(a, b);
+        let tensor = self.tensor.transpose(a, b).unwrap();
+        Some(self.seen(tensor, dims, |mut index| {
+            index.swap(a, b);
+            index
+        }))
+    }
+
+    fn squeeze(&self, which: usize) -> Option<Pair> {
+        let ones: Vec<usize> = (0..self.dims.len())
+            .filter(|&dim| self.dims[dim] == 1)
+            .collect();
+        let dim = ones[which.checked_rem(ones.len())?];
+        let mut dims = self.dims.clone();
+        dims.remove(dim);
+        let tensor = self.tensor.squeeze(dim).unwrap();
+        Some(self.seen(tensor, dims, |mut index| {
+            index.insert(dim, 0);
+            index
+        }))
+    }
+
+    fn unsqueeze(&self, dim: usize) -> Option<Pair> {
+        let dim = dim % (self.dims.len() + 1);
+        if self.dims.len() == MAX_RANK {
+            assert!(self.tensor.unsqueeze(dim).is_err());
+            return None;
+        }
+        let mut dims = self.dims.clone();
+        dims.insert(dim, 1);
+        let tensor = self.tensor.unsqueeze(dim).unwrap();
+        Some(self.seen(tensor, dims, |mut index| {
+            index.remove(dim);
+            index
+        }))
+    }
+
+    fn select(&self, dim: usize, at: usize) -> Option<Pair> {
+        let dim = dim.checked_rem(self.dims.len())?;
+        let at = at.checked_rem(self.dims[dim])?;
+        let mut dims = self.dims.clone();
+        dims.remove(dim);
+        let tensor = self.tensor.select(dim, at).unwrap();
+        Some(self.seen(tensor, dims, |mut index| {
+            index.insert(dim, at);
+            index
+        }))
+    }
+
+    /// The part `start..start + len` of a dimension, which is `tensor`.
+    fn part(&self, tensor: Tensor, dim: usize, start: usize, len: usize) -> Pair {
+        let mut dims = self.dims.clone();
+        dims[dim] = len;
+        self.seen(tensor, dims, |mut index| {
+            index[dim] += start;
+            index
+        })
+    }
+
+    fn split(&self, dim: usize, a: usize, b: usize, which: usize) -> Option<Pair> {
+        let dim = dim.checked_rem(self.dims.len())?;
+        let size = self.dims[dim];
+        let (a, b) = (a % (size + 1), b % (size + 1));
+        let sizes = [a.min(b), a.abs_diff(b), size - a.max(b)];
+        let [first, second, third] = self.tensor.split(dim, sizes).unwrap();
+        Some(match which % 3 {
+            0 => self.part(first, dim, 0, sizes[0]),
+            1 => self.part(second, dim, sizes[0], sizes[1]),
+            _ => self.part(third, dim, a.max(b), sizes[2]),
+        })
+    }
+
+    fn chunk(&self, dim: usize, size: usize, which: usize) -> Option<Pair> {
+        let dim = dim.checked_rem(self.dims.len())?;
+        let all = self.dims[dim];
+        let size = size % (all + 2) + 1;
+        let chunks: Vec<Tensor> = self.tensor.chunks(dim, size).unwrap().collect();
+        assert_eq!(chunks.len(), all.div_ceil(size));
+        let which = which.checked_rem(chunks.len())?;
+        let start = which * size;
+        Some(self.part(chunks[which].clone(), dim, start, size.min(all - start)))
+    }
+
+    /// With the storage's elements, where it is another one.
+    fn contiguous(&self, storage: &[i32]) -> Option<(Pair, Vec<i32>)> {
+        let tensor = self.tensor.contiguous_in(cpu()).unwrap();
+        assert!(tensor.is_contiguous());
+        let shared = tensor.storage_id() == self.tensor.storage_id();
+        assert_eq!(
+            shared,
+            self.is_contiguous(),
+            "a copy only where one is needed"
+        );
+        if shared {
+            return None;
+        }
+        let elements: Vec<i32> = self.places.iter().map(|&place| storage[place]).collect();
+        let packed = Pair {
+            tensor,
+            dims: self.dims.clone(),
+            places: (0..elements.len()).collect(),
+        };
+        Some((packed, elements))
+    }
+
     fn slice(&self, dim: usize, a: usize, b: usize) -> Option<Pair> {
         let dim = dim.checked_rem(self.dims.len())?;
         let (a, b) = (a % (self.dims[dim] + 1), b % (self.dims[dim] + 1));
         let (start, end) = (a.min(b), a.max(b));
+        let narrow = self.tensor.narrow(dim, start, end - start).unwrap();
+        let slice = self.tensor.slice(dim, start, end).unwrap();
+        assert_eq!(narrow.byte_offset(), slice.byte_offset());
         let kept = |&(at, _): &(usize, &usize)| (start..end).contains(&self.index(at)[dim]);
         let places = self.places.iter().enumerate().filter(kept);
         let mut dims = self.dims.clone();
         dims[dim] = end - start;
         Some(Pair {
-            tensor: self.tensor.slice(dim, start, end).unwrap(),
+            tensor: slice,
             dims,
             places: places.map(|(_, &place)| place).collect(),
         })
@@ -159,6 +336,23 @@ fn run(dims: &[usize], steps: &[Step]) {
     for step in steps {
         match step {
             Step::Slice(dim, a, b) => view = view.slice(*dim, *a, *b).unwrap_or(view),
+            Step::Permute(numbers) => view = view.permute(numbers),
+            Step::Transpose(a, b) => view = view.transpose(*a, *b).unwrap_or(view),
+            Step::Squeeze(which) => view = view.squeeze(*which).unwrap_or(view),
+            Step::Unsqueeze(dim) => view = view.unsqueeze(*dim).unwrap_or(view),
+            Step::Select(dim, at) => view = view.select(*dim, *at).unwrap_or(view),
+            Step::Split(dim, a, b, which) => {
+                view = view.split(*dim, *a, *b, *which).unwrap_or(view);
+            }
+            Step::Chunk(dim, size, which) => {
+                view = view.chunk(*dim, *size, *which).unwrap_or(view);
+            }
+            Step::Contiguous => {
+                if let Some((packed, elements)) = view.contiguous(&storage) {
+                    (view, storage) = (packed, elements);
+                    root = view.clone();
+                }
+            }
             Step::Reshape(divisors) => view = view.reshape(divisors).unwrap_or(view),
             Step::AsDType(which) => {
                 let to = [DType::U32, DType::F32, DType::I32][which % 3];
