@@ -1,10 +1,10 @@
-//! Mutants: known wrong variants of a protocol, for the loom lane.
+//! Mutants: known wrong variants of a protocol, for the loom and ThreadSanitizer lanes.
 //!
 //! A model proves something only if it fails when the code is wrong. Each variant is
 //! such a wrong line, kept beside the right one and chosen at run time by the
-//! environment, so that one loom build runs them all: `loom_tests/mutants.rs` sees each
-//! of them die. In every other build [`is`] is the constant `false` and the wrong lines
-//! are not compiled in.
+//! environment, so that one build runs them all: `loom_tests/mutants.rs` sees each
+//! of them die, `tests/races.rs` those that are wrong orderings of real threads. In every
+//! other build [`is`] is the constant `false` and the wrong lines are not compiled in.
 
 /// The wrong variants. The line that each replaces names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub enum Mutant {
     GuardErasesLate,
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, tenslab_tsan))]
 impl Mutant {
     /// Every variant.
     pub const ALL: [Mutant; 43] = [
@@ -148,21 +148,29 @@ impl Mutant {
 }
 
 /// Is this wrong variant the one that runs?
-#[cfg(not(loom))]
+#[cfg(not(any(loom, tenslab_tsan)))]
 pub(crate) const fn is(_mutant: Mutant) -> bool {
     false
 }
 
 /// The variable of the environment that chooses.
-#[cfg(loom)]
+#[cfg(any(loom, tenslab_tsan))]
 pub const VARIABLE: &str = "TENSLAB_MUTANT";
 
 /// Is this wrong variant the one that runs?
-#[cfg(loom)]
+#[cfg(any(loom, tenslab_tsan))]
 pub(crate) fn is(mutant: Mutant) -> bool {
-    static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
-    CHOSEN
-        .get_or_init(|| std::env::var(VARIABLE).ok())
-        .as_deref()
-        .is_some_and(|name| name == format!("{mutant:?}"))
+    // For each thread anew, so that nothing is shared that a sanitizer could see.
+    thread_local! {
+        static CHOSEN: std::cell::Cell<Option<Option<Mutant>>> = const { std::cell::Cell::new(None) };
+    }
+    let ask = || {
+        let name = std::env::var(VARIABLE).ok()?;
+        (Mutant::ALL.into_iter()).find(|mutant| name == format!("{mutant:?}"))
+    };
+    CHOSEN.with(|chosen| {
+        let mutant_or_none = chosen.get().unwrap_or_else(ask);
+        chosen.set(Some(mutant_or_none));
+        mutant_or_none == Some(mutant)
+    })
 }

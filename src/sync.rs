@@ -63,6 +63,19 @@ impl Names {
     }
 }
 
+/// Sees all that others released to a count which the caller just brought to its end.
+///
+/// An Acquire fence. ThreadSanitizer knows no fences and would report races that are not
+/// there; its build has `load` look at the count once more, which orders as much.
+#[inline]
+pub fn acquire_end<T>(load: impl FnOnce(Ordering) -> T) {
+    if cfg!(tenslab_tsan) {
+        load(Ordering::Acquire);
+    } else {
+        fence(Ordering::Acquire);
+    }
+}
+
 #[cfg(not(loom))]
 mod worker;
 

@@ -7,7 +7,7 @@ use super::state::{Refusal, StateWord};
 use super::{Block, BorrowError, Buffer, Tag};
 use crate::mutant::{self, Mutant};
 use crate::sync::atomic::AtomicU32;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, acquire_end};
 use crate::types::Device;
 
 /// What the handles of one storage share. It lives in the descriptor table of the
@@ -329,7 +329,10 @@ impl Drop for Storage {
 unsafe fn give_back(place: NonNull<Header>) {
     if !mutant::is(Mutant::LastViewRelaxed) {
         // Acquire: pairs with the Release of every other handle's drop.
-        fence(Ordering::Acquire);
+        acquire_end(|acquire| {
+            // SAFETY: initialised, and nobody has it mutably: the caller was the last one.
+            unsafe { place.as_ref() }.refs.load(acquire)
+        });
     }
     // SAFETY: initialised, and nobody else has it any more (the caller's promise);
     // it is read once and the place not looked at again as a `Header`.
