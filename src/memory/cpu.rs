@@ -2,6 +2,7 @@ use std::alloc::Layout;
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use super::poison::unspecified;
 use super::{
     AllocError, Allocator, Block, Decommitted, HugePages, OsPages, PageSource, Region, Request,
     SharedAllocator,
@@ -179,13 +180,20 @@ unsafe impl<P: PageSource> Allocator for CpuAllocator<P> {
             Lock::BestEffort | Lock::Required => 1,
         };
         if bytes >= large {
-            return self.allocate_pages(request);
+            let block = self.allocate_pages(request)?;
+            if !request.is_zeroed() {
+                unspecified(block.as_ptr(), bytes);
+            }
+            return Ok(block);
         }
         let layout = layout(bytes, align)?;
         // SAFETY: `bytes` is not 0.
         // Zeroed also where nobody asked, so that no byte is ever uninitialised.
         let start = unsafe { std::alloc::alloc_zeroed(layout) };
         let start = NonNull::new(start).ok_or(AllocError::OutOfMemory { bytes })?;
+        if !request.is_zeroed() {
+            unspecified(start, bytes);
+        }
         Ok(Block::new(start, bytes, bytes, align_log2, request.tag()))
     }
 

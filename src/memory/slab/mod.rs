@@ -41,7 +41,7 @@ use self::magazine::{BATCH, Held, Magazines};
 pub use self::raw::{BlockError, BlockId};
 use self::rows::{BLOCK_ROWS, Rows, Table, table_bytes};
 use self::tier::{Tier, map};
-use super::poison::{poison, unpoison};
+use super::poison::{poison, unpoison, unspecified};
 use super::{
     AllocError, Allocator, Block, HeaderSlot, OsPages, PageSource, Region, Request, Stats,
 };
@@ -533,7 +533,9 @@ unsafe impl<P: PageSource> Allocator for SlabAllocator<P> {
         };
         // SAFETY: `bytes` bytes of a committed block.
         unsafe { unpoison(start, bytes) };
-        if request.is_zeroed() && was != Bytes::Zero {
+        if !request.is_zeroed() {
+            unspecified(start, bytes);
+        } else if was != Bytes::Zero {
             // SAFETY: `bytes` bytes of a block that is ours until it is returned.
             unsafe { start.write_bytes(0, bytes) };
         }

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::super::poison::{poison, unpoison};
+use super::super::poison::{poison, unpoison, unspecified};
 use super::{AllocError, PageSource, SlabAllocator};
 use crate::mutant::{self, Mutant};
 use crate::sync::Ordering;
@@ -95,6 +95,7 @@ impl<P: PageSource> SlabAllocator<P> {
         };
         // SAFETY: the bytes of a committed block.
         unsafe { unpoison(start, self.block_bytes()) };
+        unspecified(start, self.block_bytes());
         // Relaxed, and no exchange: while nobody has an id only the taker writes, and the
         // last give-back happens before the taking, as the block went from one to the other.
         let generation = word.load(Ordering::Relaxed).wrapping_add(1);
