@@ -282,3 +282,22 @@ fn a_part_of_a_guarded_block_can_be_given_back() {
     let error = buffer.try_grow(5 << 20).unwrap_err();
     assert!(matches!(error, AllocError::CannotGrow { .. }));
 }
+
+/// Blocks in the quarantine are nobody's: they never make the next request fail.
+#[test]
+fn the_quarantine_gives_way_where_upstream_is_short() {
+    let slab = SlabAllocator::new(4096, 2).unwrap();
+    let guarded = Arc::new(Guarded::new(slab));
+    let handle = SharedAllocator::new(Arc::clone(&guarded));
+    let kept = handle.allocate(100, 64).unwrap();
+    for _ in 0..5 {
+        drop(handle.allocate(100, 64).unwrap());
+        assert!(guarded.report().quarantined_bytes > 0);
+    }
+    let other = handle.allocate(100, 64).unwrap();
+    assert_eq!(guarded.report().quarantined_bytes, 0);
+    let error = handle.allocate(100, 64).unwrap_err();
+    assert_eq!(error, AllocError::Exhausted { blocks: 2 });
+    drop((kept, other));
+    assert!(guarded.report().is_clean());
+}

@@ -16,10 +16,16 @@
 //! panics by default, in the thread that gave the block back. Such a block is kept, so
 //! that nobody gets it again, and goes back upstream only when the guard goes away.
 
+mod record;
+mod report;
+
+pub use self::report::{Damage, DamageKind, GuardReport, Out};
+
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
-use std::ptr::NonNull;
+
+use self::record::{REDZONE, Record, paint};
 
 use super::poison::{poison, unpoison};
 use super::{AllocError, Allocator, Block, Decommitted, Request, Stats, Tag};
@@ -32,8 +38,6 @@ const REDZONE_BYTES: usize = 64;
 
 /// Blocks aligned to more than this have no redzone in front: it would be that large.
 const MAX_FRONT_BYTES: usize = 4096;
-
-const REDZONE: [u8; 2] = [0xc5, 0xc5];
 
 /// Finds misuse of raw pointers: for tests, off unless you put it on.
 ///
@@ -90,216 +94,9 @@ struct State {
     damaged: usize,
 }
 
-/// A block, as it came from upstream, and the part of it that was handed out.
-#[derive(Debug)]
-struct Record {
-    block: Block,
-    front: usize,
-    bytes: usize,
-    /// The how-manieth allocation it is, from 0.
-    number: u64,
-}
-
-// SAFETY: a record is the right to give the block back, which any thread may; its bytes
-// are only touched by who allocates it, and by who took the record out of the table.
-unsafe impl Send for Record {}
-
-/// What was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DamageKind {
-    /// Written outside the block while it was out.
-    OutOfBounds,
-    /// Written after the block was given back.
-    AfterGiveBack,
-    /// A block that is not out was given back: for the second time, or not from here.
-    NotOut,
-}
-
-/// A mistake that a [`Guarded`] found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Damage {
-    /// What was found.
-    pub kind: DamageKind,
-    /// Whose block it is.
-    pub tag: Tag,
-    /// Bytes of the block.
-    pub bytes: usize,
-    /// The how-manieth allocation it is, from 0.
-    pub allocation: u64,
-    /// Where the first wrong byte is, counted from the block's first byte.
-    pub offset: isize,
-    /// What is there now.
-    pub found: u8,
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Damage {
-            tag,
-            bytes,
-            allocation,
-            offset,
-            found,
-            ..
-        } = self;
-        match self.kind {
-            DamageKind::OutOfBounds => write!(
-                f,
-                "a block of {bytes} bytes ({tag}, allocation {allocation}) was written out of \
-                 bounds: byte {offset} is {found:#04x}"
-            ),
-            DamageKind::AfterGiveBack => write!(
-                f,
-                "a block of {bytes} bytes ({tag}, allocation {allocation}) was written after it \
-                 was given back: byte {offset} is {found:#04x}"
-            ),
-            DamageKind::NotOut => {
-                write!(
-                    f,
-                    "a block of {bytes} bytes ({tag}) was given back that is not out"
-                )
-            }
-        }
-    }
-}
-
-/// What is out under one tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Out {
-    /// Blocks, those of zero bytes included.
-    pub blocks: usize,
-    /// Bytes asked for by them.
-    pub bytes: usize,
-    /// The number of the oldest, counted from 0 over all allocations of at least a byte.
-    pub oldest: Option<u64>,
-}
-
-/// What a [`Guarded`] knows. Index it by [`Tag`]; printed, it is a line for each tag of
-/// which something is out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct GuardReport {
-    tags: [Out; Tag::ALL.len()],
-    /// Bytes that wait in the quarantine, redzones included.
-    pub quarantined_bytes: usize,
-    /// Damage that was found so far.
-    pub damaged: usize,
-}
-
-impl std::ops::Index<Tag> for GuardReport {
-    type Output = Out;
-
-    fn index(&self, tag: Tag) -> &Out {
-        &self.tags[tag as usize]
-    }
-}
-
-impl GuardReport {
-    /// Is nothing out?
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        self.tags.iter().all(|out| out.blocks == 0)
-    }
-}
-
-impl fmt::Display for GuardReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for tag in Tag::ALL {
-            let Out {
-                blocks,
-                bytes,
-                oldest,
-            } = self[tag];
-            if blocks == 0 {
-                continue;
-            }
-            let plural = if blocks == 1 { "" } else { "s" };
-            write!(f, "{tag}: {blocks} block{plural}, {bytes} bytes")?;
-            if let Some(oldest) = oldest {
-                write!(f, ", the oldest is allocation {oldest}")?;
-            }
-            writeln!(f)?;
-        }
-        Ok(())
-    }
-}
-
-/// Fills with a pattern of two bytes.
-fn paint(bytes: &mut [u8], pattern: [u8; 2]) {
-    let (pairs, rest) = bytes.as_chunks_mut::<2>();
-    pairs.fill(pattern);
-    rest.copy_from_slice(&pattern[..rest.len()]);
-}
-
-/// The first byte that is not of the pattern: where, and what.
-fn differs(bytes: &[u8], pattern: [u8; 2]) -> Option<(usize, u8)> {
-    let (pairs, rest) = bytes.as_chunks::<2>();
-    let whole = pairs.iter().all(|pair| *pair == pattern);
-    if whole && *rest == pattern[..rest.len()] {
-        return None;
-    }
-    let wrong = |(at, byte): &(usize, u8)| *byte != pattern[at & 1];
-    bytes.iter().copied().enumerate().find(wrong)
-}
-
 fn panic_over(damage: &Damage) {
     if !std::thread::panicking() {
         panic!("{damage}");
-    }
-}
-
-impl Record {
-    /// All that came from upstream: the redzones and what is between them.
-    ///
-    /// # Safety
-    /// Nobody else uses the bytes while the slice lives.
-    unsafe fn parts(&mut self) -> (&mut [u8], &mut [u8], &mut [u8]) {
-        let mut all = NonNull::slice_from_raw_parts(self.block.as_ptr(), self.block.len());
-        // SAFETY: `len` initialised bytes of the upstream's, which nobody else uses (the
-        // caller's promise); the slice borrows the record.
-        let all = unsafe { all.as_mut() };
-        let (front, rest) = all.split_at_mut(self.front);
-        let (bytes, behind) = rest.split_at_mut(self.bytes);
-        (front, bytes, behind)
-    }
-
-    fn damage(&self, kind: DamageKind, at: usize, found: u8) -> Damage {
-        Damage {
-            kind,
-            tag: self.block.tag(),
-            bytes: self.bytes,
-            allocation: self.number,
-            // Both are below `isize::MAX`, as every size is.
-            offset: at.cast_signed() - self.front.cast_signed(),
-            found,
-        }
-    }
-
-    /// What is wrong with it. `dead`: it was given back, so nobody may have written.
-    ///
-    /// # Safety
-    /// Nobody else uses the bytes meanwhile.
-    unsafe fn check(&mut self, dead: Option<[u8; 2]>) -> Option<Damage> {
-        let (front_bytes, bytes) = (self.front, self.bytes);
-        // SAFETY: the caller's promise.
-        let (front, middle, behind) = unsafe { self.parts() };
-        let written = dead.and_then(|pattern| differs(middle, pattern));
-        let before = differs(front, REDZONE);
-        let after = differs(behind, REDZONE);
-        if let Some((at, found)) = written {
-            return Some(self.damage(DamageKind::AfterGiveBack, front_bytes + at, found));
-        }
-        let kind = match dead {
-            Some(_) => DamageKind::AfterGiveBack,
-            None => DamageKind::OutOfBounds,
-        };
-        let after = after.map(|(at, found)| (front_bytes + bytes + at, found));
-        before
-            .or(after)
-            .map(|(at, found)| self.damage(kind, at, found))
     }
 }
 
@@ -376,6 +173,18 @@ impl<A: Allocator> Guarded<A> {
         (self.on_damage)(damage);
     }
 
+    /// What waits in the quarantine is nobody's: where upstream is short, it goes on first.
+    fn allocate_wider(&self, request: Request) -> Result<Block, AllocError> {
+        let first = self.upstream.allocate_block(request);
+        match first {
+            Err(error) if error.is_shortage() && self.state.lock().quarantined_bytes > 0 => {
+                self.shrink_quarantine(0);
+                self.upstream.allocate_block(request)
+            }
+            other => other,
+        }
+    }
+
     /// Sends the oldest blocks on until no more than `most` bytes wait. The lock is not
     /// held while blocks are checked and given back.
     fn shrink_quarantine(&self, most: usize) {
@@ -430,7 +239,7 @@ unsafe impl<A: Allocator> Allocator for Guarded<A> {
         } else {
             wider
         };
-        let block = self.upstream.allocate_block(wider)?;
+        let block = self.allocate_wider(wider)?;
         let (capacity, header) = (block.capacity(), block.header());
         // SAFETY: `front` is less than the block's length.
         let start = unsafe { block.as_ptr().add(front) };
