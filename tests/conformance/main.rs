@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use tenslab::memory::{
     Allocator, Budget, CpuAllocator, Fault, FaultPlan, Limit, MAX_ALIGN, Meter, SharedAllocator,
-    SlabAllocator,
+    SlabAllocator, Trace,
 };
 
 /// Bytes of a block of the slabs in the suite.
@@ -68,6 +68,7 @@ const WRAPPERS: &[Wrapper] = &[
     ("shared", |upstream| Arc::new(SharedAllocator::new(upstream))),
     ("meter", |upstream| Arc::new(Meter::new(upstream))),
     ("budget", |upstream| Arc::new(Budget::new(upstream, &Limit::unlimited()))),
+    ("trace", |upstream| Arc::new(Trace::new(upstream))),
     ("fault", |upstream| Arc::new(Fault::new(upstream, FaultPlan::Never))),
 ];
 
