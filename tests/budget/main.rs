@@ -15,5 +15,6 @@
 mod probe;
 
 mod cgroup;
+mod decommit;
 mod limits;
 mod pressure;

@@ -21,6 +21,7 @@
 
 mod cgroup;
 mod charge;
+mod decommitted;
 mod limit;
 mod pressure;
 
@@ -32,6 +33,7 @@ pub use self::pressure::{PressureGuard, Shortage};
 use std::ops::Range;
 
 use self::charge::Taken;
+use self::decommitted::DecommittedRanges;
 use super::{AllocError, Allocator, Block, Decommitted, Request, Stats};
 use crate::mutant::{self, Mutant};
 use crate::types::Device;
@@ -44,8 +46,10 @@ const UPSTREAM_RETRIES: usize = 2;
 /// What counts is what the allocations take up of the upstream (their
 /// [`capacity`](Block::capacity)), zero bytes of them for an empty one. Several budgets
 /// may share one limit; a budget over a budget of the same limit counts twice. Bytes of a
-/// block that were decommitted stay counted, for a block does not remember them; and a
-/// block grows only inside what it takes up already.
+/// block that are [decommitted](Allocator::decommit) do not count until they are
+/// [committed](Allocator::commit) again, a range at a time: committing a part of what was
+/// decommitted in one call charges for all of that. A block grows only inside what it takes
+/// up already.
 ///
 /// ```
 /// use tenslab::memory::{AllocError, Budget, CpuAllocator, Limit, SharedAllocator};
@@ -69,11 +73,13 @@ const UPSTREAM_RETRIES: usize = 2;
 ///
 /// Cost: one short lock to allocate and one to give back, shared by all that have the limit;
 /// where one thread makes most calls it costs that one no atomic exchange. No heap block, also
-/// where the limit refuses.
+/// where the limit refuses. To decommit and to commit is a lock and a record on the heap, as is
+/// giving back while any block is decommitted.
 #[derive(Debug)]
 pub struct Budget<A> {
     upstream: A,
     limit: Limit,
+    decommitted: DecommittedRanges,
 }
 
 /// What a block counts.
@@ -89,6 +95,7 @@ impl<A> Budget<A> {
         Self {
             upstream,
             limit: limit.clone(),
+            decommitted: DecommittedRanges::default(),
         }
     }
 
@@ -182,7 +189,12 @@ unsafe impl<A: Allocator> Allocator for Budget<A> {
     }
 
     unsafe fn release_block(&self, block: Block) {
-        let taken = Taken::again(&self.limit, cost(&block));
+        let mut charged = cost(&block);
+        if !self.decommitted.is_empty() {
+            // Before the block goes back: afterwards its address may be another block's.
+            charged -= self.decommitted.forget(&block, &(0..usize::MAX));
+        }
+        let taken = Taken::again(&self.limit, charged);
         if mutant::is(Mutant::BudgetGivesBackFirst) {
             drop(taken);
             // SAFETY: the caller's promise, passed on.
@@ -201,21 +213,55 @@ unsafe impl<A: Allocator> Allocator for Budget<A> {
         if bytes > capacity {
             return Err(AllocError::CannotGrow { bytes, capacity });
         }
+        // New bytes may be in pages that went with the last ones of the block.
+        let end = block.len().saturating_sub(1)..block.len();
+        // SAFETY: the caller's promise, for a range of the block.
+        unsafe { self.commit(block, end) }?;
         // SAFETY: the caller's promise, passed on.
         unsafe { self.upstream.grow_block(block, bytes) }?;
         debug_assert_eq!(cost(block), capacity, "it grew inside its capacity");
         Ok(())
     }
 
-    /// Passed on; the bytes stay counted.
+    /// Passed on. What went and was counted does not count any more.
     unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
+        let gaps = self.decommitted.gaps(block, range.clone());
+        let is_new = gaps.len() == 1 && gaps[0] == range;
+        let mut first = Decommitted::default();
+        for gap in gaps {
+            // SAFETY: the caller's promise, for a part of its range.
+            let went = unsafe { self.upstream.decommit(block, gap.clone()) };
+            first.bytes += went.bytes;
+            first.resident_bytes += went.resident_bytes;
+            if went.bytes > 0 {
+                self.decommitted.record(block, gap, went.bytes);
+                // Only now: who gets these bytes has to find the memory there.
+                self.limit.give_back(went.bytes);
+            }
+        }
+        if is_new {
+            return first;
+        }
+        // Of pages that were touched since without being committed, and the answer.
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.upstream.decommit(block, range) }
+        let all = unsafe { self.upstream.decommit(block, range) };
+        Decommitted {
+            bytes: all.bytes,
+            resident_bytes: all.resident_bytes + first.resident_bytes,
+        }
     }
 
+    /// Passed on, and counted again before.
     unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
+        // Charged before the records go: meanwhile another part of a range that this one
+        // meets may be committed too, and neither may find it paid for by nobody.
+        let taken = Taken::new(&self.limit, self.decommitted.bytes(block, &range))?;
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.upstream.commit(block, range) }
+        unsafe { self.upstream.commit(block, range.clone()) }?;
+        let bytes = self.decommitted.forget(block, &range);
+        // What the other one forgot first it keeps, and this one gives back.
+        taken.keep(bytes);
+        Ok(())
     }
 
     fn device(&self) -> Device {

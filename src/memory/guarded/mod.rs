@@ -173,6 +173,20 @@ impl<A: Allocator> Guarded<A> {
         (self.on_damage)(damage);
     }
 
+    /// The upstream's block that `block` is a part of, to look at, and the bytes in front.
+    /// The lock is not held when it is used, for upstream may call back.
+    fn whole(&self, block: &Block) -> Option<(Block, usize)> {
+        let state = self.state.lock();
+        let record = state.out.get(&block.as_ptr().addr().get())?;
+        let of = &record.block;
+        let whole = Block::new(of.as_ptr(), of.len(), of.capacity(), of.cookie(), of.tag());
+        let whole = match of.header() {
+            Some(slot) => whole.with_header(slot),
+            None => whole,
+        };
+        Some((whole, record.front))
+    }
+
     /// What waits in the quarantine is nobody's: where upstream is short, it goes on first.
     fn allocate_wider(&self, request: Request) -> Result<Block, AllocError> {
         let first = self.upstream.allocate_block(request);
@@ -329,28 +343,20 @@ unsafe impl<A: Allocator> Allocator for Guarded<A> {
     }
 
     unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
-        let state = self.state.lock();
-        match state.out.get(&block.as_ptr().addr().get()) {
-            // SAFETY: upstream's block is out, and the range is inside the part of it that the
-            // caller promises about.
-            Some(record) => unsafe {
-                let (start, end) = (range.start + record.front, range.end + record.front);
-                self.upstream.decommit(&record.block, start..end)
-            },
-            None => Decommitted::default(),
-        }
+        let Some((whole, front)) = self.whole(block) else {
+            return Decommitted::default();
+        };
+        // SAFETY: upstream's block is out, and the range is inside the part of it that the
+        // caller promises about.
+        unsafe { (self.upstream).decommit(&whole, range.start + front..range.end + front) }
     }
 
     unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
-        let state = self.state.lock();
-        match state.out.get(&block.as_ptr().addr().get()) {
-            // SAFETY: upstream's block is out, and the range is inside it.
-            Some(record) => unsafe {
-                let (start, end) = (range.start + record.front, range.end + record.front);
-                self.upstream.commit(&record.block, start..end)
-            },
-            None => Ok(()),
-        }
+        let Some((whole, front)) = self.whole(block) else {
+            return Ok(());
+        };
+        // SAFETY: upstream's block is out, and the range is inside it.
+        unsafe { (self.upstream).commit(&whole, range.start + front..range.end + front) }
     }
 
     fn device(&self) -> Device {
