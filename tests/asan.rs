@@ -1,9 +1,9 @@
-//! AddressSanitizer sees into a slab: three faults that must end the process.
+//! AddressSanitizer sees into a slab: faults that must end the process.
 //!
 //! ```text
 //!   region     | block 0        | block 1        | block 2 …
 //!   poisoned           ▒▒▒▒▒▒▒▒   ▒▒▒▒▒▒▒▒▒▒▒▒▒▒   all that nobody has
-//!              └ asked for ┘ └ past what was asked for: a fault
+//!              └ asked for ┘ └ past what was asked for: a fault (a block by id has none)
 //!                            └──── the next block: a fault
 //!                                 └ a block that went back: a fault
 //! ```
@@ -18,7 +18,7 @@
 use std::hint::black_box;
 use std::process::{Command, Output};
 
-use tenslab::memory::{SharedAllocator, SlabAllocator};
+use tenslab::memory::{Allocator, Request, SharedAllocator, SlabAllocator};
 use tenslab::{DType, Tensor};
 
 /// Names the fault that a child has to make.
@@ -154,6 +154,42 @@ fn a_block_is_a_fault_after_it_went_back() {
             let _ = peek(start, 31);
         }
     });
+}
+
+#[test]
+fn a_block_that_was_taken_by_id_is_a_fault_outside_and_afterwards() {
+    let faults = ["overrun", "neighbour", "given back", "handed out again"];
+    dies_over(
+        "a_block_that_was_taken_by_id_is_a_fault_outside_and_afterwards",
+        &faults,
+        |fault| {
+            let slab = SlabAllocator::new(BLOCK, 8).unwrap();
+            let [id, other] = [slab.take_id(), slab.take_id()].map(Result::unwrap);
+            let [start, after] = [id, other].map(|id| slab.as_ptr(id).unwrap().as_ptr());
+            assert_eq!(after.addr(), start.addr() + BLOCK);
+            poke(start, BLOCK - 1);
+            poke(after, 0);
+            slab.give_back_id(other).unwrap();
+            match fault {
+                "overrun" => poke(start, BLOCK),
+                "neighbour" => _ = peek(after, BLOCK - 1),
+                _ => {}
+            }
+            slab.give_back_id(id).unwrap();
+            if fault == "given back" {
+                let _ = peek(start, 0);
+            }
+            // The same block through the other door, and less of it.
+            let part = slab.allocate_block(Request::new(100, 64).unwrap()).unwrap();
+            assert_eq!(part.as_ptr().as_ptr(), start);
+            poke(start, 99);
+            if fault == "handed out again" {
+                let _ = peek(start, 100);
+            }
+            // SAFETY: it came from this slab just now, and nobody uses it any more.
+            unsafe { slab.release_block(part) };
+        },
+    );
 }
 
 /// The addresses may be somebody else's next: they are given back unpoisoned.
