@@ -16,7 +16,7 @@ pub enum DamageKind {
     NotOut,
 }
 
-/// A mistake that a [`Guarded`] found.
+/// A mistake that a [`Guarded`](super::Guarded) found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
@@ -77,7 +77,7 @@ pub struct Out {
     pub oldest: Option<u64>,
 }
 
-/// What a [`Guarded`] knows. Index it by [`Tag`]; printed, it is a line for each tag of
+/// What a [`Guarded`](super::Guarded) knows. Index it by [`Tag`]; printed, it is a line for each tag of
 /// which something is out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
