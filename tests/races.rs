@@ -330,8 +330,8 @@ mod seen {
         let views = "the_last_of_two_views_gives_the_bytes_back";
         let guards = "guards_and_freezing_pass_the_bytes_on";
         let wrong = [
-            ("MagazineTakeRelaxed", blocks),
-            ("MagazineLeaveRelaxed", blocks),
+            ("SeatOwnerRelaxed", blocks),
+            ("SeatLeaveRelaxed", blocks),
             ("LastViewRelaxed", views),
             ("ReaderRelaxed", guards),
             ("WriterRelaxed", guards),

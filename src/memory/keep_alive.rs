@@ -20,7 +20,7 @@
 use super::seat::Seats;
 use crate::mutant::{self, Mutant};
 use crate::sync::atomic::AtomicUsize;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, acquire_end};
 
 const CLOSED: usize = 1;
 const ONE: usize = 2;
@@ -84,7 +84,7 @@ impl KeepAlive {
         let last = self.word.fetch_sub(ONE, release) == ONE | CLOSED;
         if last {
             // Acquire: pairs with the Release of every other `leave` and of `close`.
-            fence(Ordering::Acquire);
+            acquire_end(|order| self.word.load(order));
         }
         last
     }
@@ -111,7 +111,7 @@ impl KeepAlive {
         let last = before.wrapping_add(moved) == 0;
         if last {
             // Acquire: pairs with the Release of every `leave`.
-            fence(Ordering::Acquire);
+            acquire_end(|order| self.word.load(order));
         }
         last
     }

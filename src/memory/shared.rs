@@ -7,7 +7,7 @@ use super::keep_alive::KeepAlive;
 use super::{AllocError, Allocator, Block, Buffer, Decommitted, Request, Stats, Tag};
 use crate::mutant::{self, Mutant};
 use crate::sync::atomic::AtomicUsize;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, acquire_end};
 use crate::types::Device;
 
 /// An allocator with its two counts: the handles that may ask for more, and (in
@@ -103,7 +103,8 @@ impl SharedAllocator {
     /// The allocator's [`AllocError`], or that of [`Request::new`].
     ///
     /// # Panics
-    /// If `align` is not a power of two.
+    /// If `align` is not a power of two, and if the allocator breaks its contract: the block
+    /// has another length than was asked for, or another alignment.
     #[inline]
     #[track_caller]
     pub fn allocate(&self, bytes: usize, align: usize) -> Result<Buffer, AllocError> {
@@ -129,11 +130,10 @@ impl SharedAllocator {
         // Entered first: whatever happens below, the owner's drop leaves again.
         let owner = Owner::enter(self);
         let block = self.core().allocator.allocate_block(request)?;
-        debug_assert_eq!(block.len(), request.bytes(), "the allocator's contract");
-        debug_assert!(
-            block.as_ptr().is_aligned_to_bytes(request.align()),
-            "the allocator's contract"
-        );
+        let misaligned = block.as_ptr().addr().get() & (request.align() - 1) != 0;
+        if misaligned || block.len() != request.bytes() {
+            contract_broken(request, &block);
+        }
         // SAFETY: the block came from `owner`'s allocator just now and is nobody else's.
         Ok(unsafe { Buffer::from_parts(block, owner) })
     }
@@ -197,7 +197,7 @@ impl Drop for SharedAllocator {
             return;
         }
         // Acquire: pairs with the Release of the other handles' drops.
-        fence(Ordering::Acquire);
+        acquire_end(|order| core.handles.load(order));
         if core.life.close() {
             // SAFETY: `close` said that nobody is inside, and this was the last handle.
             unsafe { destroy(self.core) };
@@ -336,13 +336,10 @@ impl RawOwner {
     }
 }
 
-/// `NonNull::is_aligned_to`, which is not stable.
-trait IsAligned {
-    fn is_aligned_to_bytes(&self, align: usize) -> bool;
-}
-
-impl IsAligned for NonNull<u8> {
-    fn is_aligned_to_bytes(&self, align: usize) -> bool {
-        self.addr().get().is_multiple_of(align)
-    }
+/// Asked for again here, because an [`Allocator`] is anybody's code, and one that is wrong
+/// about this would lend bytes that are not there. The block is leaked: nobody knows what it is.
+#[cold]
+#[inline(never)]
+fn contract_broken(request: Request, block: &Block) -> ! {
+    panic!("the allocator answered {request:?} with {block:?}")
 }

@@ -31,9 +31,9 @@ pub use self::row::{TraceError, TraceProblem};
 pub use self::simulated::Simulated;
 
 use self::book::Book;
+use super::biased::Biased;
 use super::{AllocError, Allocator, Block, Decommitted, Request, Stats};
 use crate::mutant::{self, Mutant};
-use crate::sync::Mutex;
 use crate::types::Device;
 use std::ops::Range;
 
@@ -86,13 +86,14 @@ impl Default for TraceLimits {
 /// # Ok::<(), tenslab::memory::AllocError>(())
 /// ```
 ///
-/// Cost: one short lock a call, shared by all threads, a search for the thread's number
+/// Cost: one short lock a call, shared by all threads (where one makes most calls it costs that
+/// one no atomic exchange), a search for the thread's number
 /// and a place in the table.
 #[derive(Debug)]
 pub struct Trace<A> {
     upstream: A,
     limits: TraceLimits,
-    book: Mutex<Book>,
+    book: Biased<Book>,
 }
 
 /// Something that no other living thread has, and that costs next to nothing.
@@ -117,7 +118,7 @@ impl<A> Trace<A> {
         Self {
             upstream,
             limits,
-            book: Mutex::new(Book::new(limits.events, limits.live_blocks)),
+            book: Biased::new(Book::new(limits.events, limits.live_blocks)),
         }
     }
 
@@ -129,13 +130,13 @@ impl<A> Trace<A> {
     /// Puts a name into the history: a phase begins, a request ends.
     pub fn mark(&self, name: &str) {
         let kind = EventKind::Mark(Name::new(name));
-        self.book.lock().happened(thread_key(), kind);
+        self.book.with(|book| book.happened(thread_key(), kind));
     }
 
     /// The numbers alone: how much was seen and dropped. No heap block.
     #[must_use]
     pub fn header(&self) -> TraceHeader {
-        self.book.lock().header()
+        self.book.with(|book| book.header())
     }
 
     /// The events that are kept and the blocks that are out, all of one moment.
@@ -157,15 +158,16 @@ impl<A> Trace<A> {
         // Before the lock, so that nobody waits for the heap.
         let mut events = Vec::with_capacity(max_events);
         let mut live = Vec::with_capacity(self.limits.live_blocks);
-        let book = self.book.lock();
-        let mut header = book.header();
-        if max_events > 0 {
-            book.events(&mut events);
-        } else {
-            header.events = 0;
-        }
-        book.live(&mut live);
-        drop(book);
+        let header = self.book.with(|book| {
+            let mut header = book.header();
+            if max_events > 0 {
+                book.events(&mut events);
+            } else {
+                header.events = 0;
+            }
+            book.live(&mut live);
+            header
+        });
         live.sort_unstable_by_key(|block| block.number);
         Recording::new(header, events, live)
     }
@@ -176,12 +178,10 @@ unsafe impl<A: Allocator> Allocator for Trace<A> {
     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
         let result = self.upstream.allocate_block(request);
         let thread = thread_key();
-        let mut book = self.book.lock();
-        match &result {
+        self.book.with(|book| match &result {
             Ok(block) => book.allocated(thread, Allocation::of(request, block)),
             Err(_) => book.happened(thread, EventKind::Refuse(request)),
-        }
-        drop(book);
+        });
         result
     }
 
@@ -197,11 +197,11 @@ unsafe impl<A: Allocator> Allocator for Trace<A> {
             );
             // SAFETY: the caller's promise, passed on.
             unsafe { self.upstream.release_block(block) };
-            self.book.lock().released(thread, &copy);
+            self.book.with(|book| book.released(thread, &copy));
             return;
         }
         // Before the block goes back: afterwards its address may be out again.
-        self.book.lock().released(thread, &block);
+        self.book.with(|book| book.released(thread, &block));
         // SAFETY: the caller's promise, passed on.
         unsafe { self.upstream.release_block(block) }
     }
