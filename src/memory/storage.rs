@@ -286,6 +286,7 @@ impl Storage {
 }
 
 impl Clone for Storage {
+    #[inline]
     fn clone(&self) -> Self {
         // Relaxed: the new handle comes from a living one, which keeps the bytes.
         if self.header().refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
@@ -299,6 +300,7 @@ impl Clone for Storage {
 }
 
 impl Drop for Storage {
+    #[inline]
     fn drop(&mut self) {
         let refs = &self.header().refs;
         let last = if mutant::is(Mutant::LastViewTwoSteps) {
