@@ -66,12 +66,50 @@ impl fmt::Display for Tag {
 ///
 /// Whoever makes one has checked it: `align` is a power of two of at most
 /// [`MAX_ALIGN`], and `bytes` rounded up to `align` fits an `isize`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+///
+/// 16 bytes, so it goes through the layers in two registers.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     bytes: usize,
-    align: usize,
-    zeroed: bool,
-    tag: Tag,
+    how: How,
+}
+
+/// All but the size. One number and no struct: small fields that are written one by one and
+/// read at once make the processor wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct How(u64);
+
+impl How {
+    const ZEROED: u64 = 1 << 8;
+    const TAG_SHIFT: u32 = 16;
+
+    const fn new(align: usize) -> Self {
+        Self(align.trailing_zeros() as u64)
+    }
+
+    const fn align(self) -> usize {
+        1 << (self.0 & 63)
+    }
+
+    const fn with_align(self, align: usize) -> Self {
+        Self(self.0 & !63 | Self::new(align).0)
+    }
+
+    const fn zeroed(self) -> Self {
+        Self(self.0 | Self::ZEROED)
+    }
+
+    const fn is_zeroed(self) -> bool {
+        self.0 & Self::ZEROED != 0
+    }
+
+    const fn tagged(self, tag: Tag) -> Self {
+        Self(self.0 & !(255 << Self::TAG_SHIFT) | (tag as u64) << Self::TAG_SHIFT)
+    }
+
+    const fn tag(self) -> Tag {
+        Tag::ALL[(self.0 >> Self::TAG_SHIFT) as usize & 255]
+    }
 }
 
 impl Request {
@@ -102,9 +140,7 @@ impl Request {
         }
         Ok(Request {
             bytes,
-            align,
-            zeroed: false,
-            tag: Tag::Other,
+            how: How::new(align),
         })
     }
 
@@ -122,7 +158,7 @@ impl Request {
     pub const fn with_align(mut self, align: usize) -> Result<Request, AllocError> {
         match Self::new(self.bytes, align) {
             Ok(_) => {
-                self.align = align;
+                self.how = self.how.with_align(align);
                 Ok(self)
             }
             Err(error) => Err(error),
@@ -133,7 +169,7 @@ impl Request {
     #[inline]
     #[must_use]
     pub const fn zeroed(mut self) -> Request {
-        self.zeroed = true;
+        self.how = self.how.zeroed();
         self
     }
 
@@ -141,7 +177,7 @@ impl Request {
     #[inline]
     #[must_use]
     pub const fn tagged(mut self, tag: Tag) -> Request {
-        self.tag = tag;
+        self.how = self.how.tagged(tag);
         self
     }
 
@@ -156,32 +192,43 @@ impl Request {
     #[inline]
     #[must_use]
     pub const fn align(&self) -> usize {
-        self.align
+        self.how.align()
     }
 
     /// Must the bytes be zero?
     #[inline]
     #[must_use]
     pub const fn is_zeroed(&self) -> bool {
-        self.zeroed
+        self.how.is_zeroed()
     }
 
     /// On whose behalf.
     #[inline]
     #[must_use]
     pub const fn tag(&self) -> Tag {
-        self.tag
+        self.how.tag()
     }
 
     /// Where a block of zero bytes may point: nowhere, but aligned and never null.
     #[inline]
     #[must_use]
     pub const fn dangling(&self) -> NonNull<u8> {
-        let address = std::ptr::without_provenance_mut(self.align);
+        let address = std::ptr::without_provenance_mut(self.align());
         match NonNull::new(address) {
             Some(pointer) => pointer,
             None => unreachable!(),
         }
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("bytes", &self.bytes)
+            .field("align", &self.align())
+            .field("zeroed", &self.is_zeroed())
+            .field("tag", &self.tag())
+            .finish()
     }
 }
 
@@ -197,8 +244,37 @@ pub struct Block {
     len: usize,
     capacity: usize,
     cookie: u64,
-    tag: Tag,
+    tag: WideTag,
     header: Option<HeaderSlot>,
+}
+
+/// A [`Tag`] as wide as the other parts, so that a block has no gap: one would be copied too.
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+enum WideTag {
+    Other,
+    Weights,
+    Kv,
+    Scratch,
+    Activations,
+}
+
+impl WideTag {
+    #[inline]
+    const fn new(tag: Tag) -> Self {
+        match tag {
+            Tag::Other => WideTag::Other,
+            Tag::Weights => WideTag::Weights,
+            Tag::Kv => WideTag::Kv,
+            Tag::Scratch => WideTag::Scratch,
+            Tag::Activations => WideTag::Activations,
+        }
+    }
+
+    #[inline]
+    const fn tag(self) -> Tag {
+        Tag::ALL[self as usize]
+    }
 }
 
 impl Block {
@@ -211,8 +287,41 @@ impl Block {
             len,
             capacity,
             cookie,
-            tag,
+            tag: WideTag::new(tag),
             header: None,
+        }
+    }
+
+    /// The same block once more, read part by part.
+    ///
+    /// A copy of the whole would be wide loads of what was stored in narrow parts a moment
+    /// ago, and the processor forwards no such load: it waits for the stores, at every copy
+    /// (measured: 27 ns a buffer with three such copies, 12 ns without). Plain loads of the
+    /// parts are merged into wide ones by the compiler; volatile loads are not.
+    ///
+    /// # Safety
+    /// Only one of the two is used from now on.
+    #[inline(always)]
+    pub(super) unsafe fn part_by_part(&self) -> Self {
+        // SAFETY: behind a reference, so live, aligned and initialised.
+        let ptr = unsafe { (&raw const self.ptr).read_volatile() };
+        // SAFETY: as above.
+        let len = unsafe { (&raw const self.len).read_volatile() };
+        // SAFETY: as above.
+        let capacity = unsafe { (&raw const self.capacity).read_volatile() };
+        // SAFETY: as above.
+        let cookie = unsafe { (&raw const self.cookie).read_volatile() };
+        // SAFETY: as above.
+        let tag = unsafe { (&raw const self.tag).read_volatile() };
+        // SAFETY: as above.
+        let header = unsafe { (&raw const self.header).read_volatile() };
+        Self {
+            ptr,
+            len,
+            capacity,
+            cookie,
+            tag,
+            header,
         }
     }
 
@@ -270,7 +379,7 @@ impl Block {
     #[inline]
     #[must_use]
     pub const fn tag(&self) -> Tag {
-        self.tag
+        self.tag.tag()
     }
 
     /// The place for the storage header, if the allocator has one.

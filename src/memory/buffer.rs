@@ -189,8 +189,8 @@ fn check(range: &Range<usize>, len: usize) {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: `self` is going away, so nobody takes either a second time.
-        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        // SAFETY: `self` is going away, so nobody uses its own any more.
+        let block = unsafe { self.block.part_by_part() };
         // SAFETY: `self` is going away, so nobody takes it a second time.
         let owner = unsafe { ManuallyDrop::take(&mut self.owner) };
         // SAFETY: the block is of this owner (`from_parts`), this is the only time
