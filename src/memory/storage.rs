@@ -107,6 +107,7 @@ unsafe impl Sync for Storage {}
 
 impl From<Buffer> for Storage {
     /// Shares a buffer. Allocates nothing where the block came with a header slot.
+    #[inline]
     fn from(buffer: Buffer) -> Self {
         let (block, owner) = buffer.into_parts();
         let slot = block.header();

@@ -56,6 +56,7 @@ const _: () = assert!(size_of::<Tensor>() == 176);
 const _: () = assert!(size_of::<Option<Tensor>>() == size_of::<Tensor>());
 
 /// Bytes of `numel` elements, at most `i64::MAX`.
+#[inline]
 fn byte_len(numel: usize, dtype: DType) -> Result<usize, TensorError> {
     numel
         .checked_mul(dtype.bytes())
@@ -64,6 +65,7 @@ fn byte_len(numel: usize, dtype: DType) -> Result<usize, TensorError> {
 }
 
 /// No safe call reads memory that is not the host's, because no tensor of it is made.
+#[inline]
 fn refuse_all_but_the_host(device: Device) -> Result<(), TensorError> {
     if !device.is_cpu() {
         return Err(AllocError::UnsupportedDevice { device }.into());
@@ -71,6 +73,7 @@ fn refuse_all_but_the_host(device: Device) -> Result<(), TensorError> {
     Ok(())
 }
 
+#[inline]
 fn refuse_reserved(dtype: DType) -> Result<(), TensorError> {
     if dtype.is_reserved() {
         return Err(TensorError::Unimplemented { dtype });
@@ -224,6 +227,7 @@ impl Tensor {
     }
 
     /// The caller has checked that the elements lie inside the storage.
+    #[inline]
     pub(super) fn packed(
         storage: Storage,
         byte_offset: usize,

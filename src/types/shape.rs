@@ -30,6 +30,7 @@ impl Dims {
         clippy::cast_possible_truncation,
         reason = "the rank is at most MAX_RANK, which is 8"
     )]
+    #[inline]
     fn of(values: &[usize]) -> Dims {
         debug_assert!(values.len() <= MAX_RANK, "{} dimensions", values.len());
         let mut dims = Dims::EMPTY;
@@ -87,26 +88,7 @@ impl Shape {
     /// [`RankTooHigh`](TypeError::RankTooHigh) and
     /// [`TooManyElements`](TypeError::TooManyElements).
     pub fn from_dims(dims: &[usize]) -> Result<Shape, TypeError> {
-        let rank = dims.len();
-        if rank > MAX_RANK {
-            return Err(TypeError::RankTooHigh {
-                rank,
-                max: MAX_RANK,
-            });
-        }
-        let mut product: u64 = 1;
-        for (index, &dim) in dims.iter().enumerate() {
-            product = u64::try_from(dim.max(1))
-                .ok()
-                .and_then(|dim| product.checked_mul(dim))
-                .filter(|&product| product <= MAX_NUMEL && usize::try_from(product).is_ok())
-                .ok_or(TypeError::TooManyElements { rank, index, dim })?;
-        }
-        let numel = if dims.contains(&0) {
-            0
-        } else {
-            dims.iter().product()
-        };
+        let numel = count(dims)?;
         Ok(Shape {
             dims: Dims::of(dims),
             numel,
@@ -114,6 +96,7 @@ impl Shape {
     }
 
     /// The number of dimensions.
+    #[inline]
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.dims.rank as usize
@@ -144,10 +127,35 @@ impl Shape {
     }
 
     /// The number of elements. Computed once, when the shape is made.
+    #[inline]
     #[must_use]
     pub const fn numel(&self) -> usize {
         self.numel
     }
+}
+
+/// The elements of a shape of these dimensions, if it is one.
+#[inline]
+fn count(dims: &[usize]) -> Result<usize, TypeError> {
+    let rank = dims.len();
+    if rank > MAX_RANK {
+        return Err(TypeError::RankTooHigh {
+            rank,
+            max: MAX_RANK,
+        });
+    }
+    let mut product: u64 = 1;
+    for (index, &dim) in dims.iter().enumerate() {
+        product = u64::try_from(dim.max(1))
+            .ok()
+            .and_then(|dim| product.checked_mul(dim))
+            .filter(|&product| product <= MAX_NUMEL && usize::try_from(product).is_ok())
+            .ok_or(TypeError::TooManyElements { rank, index, dim })?;
+    }
+    if dims.contains(&0) {
+        return Ok(0);
+    }
+    Ok(dims.iter().product())
 }
 
 impl Default for Shape {
@@ -163,10 +171,14 @@ impl<const N: usize> From<[usize; N]> for Shape {
     /// # Panics
     /// If there are more than [`MAX_RANK`] dimensions or more than `i64::MAX`
     /// elements. Data goes through [`Shape::from_dims`].
+    #[inline]
     #[track_caller]
     fn from(dims: [usize; N]) -> Self {
-        match Self::from_dims(&dims) {
-            Ok(shape) => shape,
+        match count(&dims) {
+            Ok(numel) => Shape {
+                dims: Dims::of(&dims),
+                numel,
+            },
             Err(error) => panic!("{dims:?} is no shape: {error}"),
         }
     }
@@ -310,6 +322,7 @@ impl TryFrom<&[usize]> for Strides {
 /// assert_eq!(row_major_strides(&Shape::from([2, 0, 4])).values(), [4, 4, 1]);
 /// ```
 #[must_use]
+#[inline]
 pub fn row_major_strides(shape: &Shape) -> Strides {
     let mut dims = shape.dims;
     let mut packed = 1;
