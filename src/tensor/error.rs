@@ -1,3 +1,4 @@
+use super::ops::Number;
 use crate::memory::{AllocError, BorrowError, StorageId};
 use crate::types::{DType, Shape, TypeError};
 
@@ -182,13 +183,94 @@ pub enum TensorError {
         position: usize,
     },
     /// There is no such conversion.
-    #[error(
-        "a cast from {from} to {to} is not supported: it goes between float32, float16 and bfloat16"
-    )]
+    #[error("a cast from {from} to {to} is not supported: a boolean is no number")]
     UnsupportedCast {
         /// The source's dtype.
         from: DType,
         /// The dtype asked for.
         to: DType,
+    },
+    /// A value that the dtype cannot hold.
+    #[error("{value} is no {dtype}")]
+    ValueOutOfRange {
+        /// The value.
+        value: Number,
+        /// The dtype that was to hold it.
+        dtype: DType,
+    },
+    /// An element that the dtype of a cast cannot hold. The first one in row-major order.
+    #[error("{value} at {index:?} is no {dtype}")]
+    ElementOutOfRange {
+        /// The element.
+        value: Number,
+        /// The dtype that was to hold it.
+        dtype: DType,
+        /// Where it is.
+        index: Box<[usize]>,
+    },
+    /// A range without a number of steps: a step of 0, or more than an `i64` counts.
+    #[error("the steps of {step} from {start} to {end} cannot be counted")]
+    BadSteps {
+        /// The first value.
+        start: i64,
+        /// Where it ends.
+        end: i64,
+        /// From one to the next.
+        step: i64,
+    },
+    /// Random values are floating-point ones.
+    #[error("a tensor of {dtype} takes no random values, only a floating-point one does")]
+    NotFloatingPoint {
+        /// The tensor's dtype.
+        dtype: DType,
+    },
+    /// Bounds that are not finite, inverted, or infinitely far apart.
+    #[error("there is no even distribution from {low} to {high}")]
+    BadUniform {
+        /// The lower bound.
+        low: Number,
+        /// The upper bound.
+        high: Number,
+    },
+    /// A mean or a deviation that is not finite, or a negative deviation.
+    #[error("there is no normal distribution of mean {mean} and standard deviation {stddev}")]
+    BadNormal {
+        /// The mean.
+        mean: Number,
+        /// The standard deviation.
+        stddev: Number,
+    },
+    /// A tolerance below 0, or a NaN.
+    #[error(
+        "tolerances of {relative} relative and {absolute} absolute: neither may be negative or NaN"
+    )]
+    BadTolerance {
+        /// The relative one.
+        relative: Number,
+        /// The absolute one.
+        absolute: Number,
+    },
+    /// There is no such row in a table.
+    #[error("row {row}, at position {position} of the list: the table has {rows}")]
+    NoSuchRow {
+        /// The row asked for.
+        row: u32,
+        /// Rows there are.
+        rows: usize,
+        /// Where in the list it was asked for.
+        position: usize,
+    },
+    /// No tensor was named where at least one has to be.
+    #[error("no tensors to put together: their shape and dtype would be anything")]
+    NothingToJoin,
+    /// A tensor does not go with the first one.
+    #[error("tensor {position} has shape {} and the first one {}: they may differ in dimension {dim} only", shapes.1, shapes.0)]
+    JoinMismatch {
+        /// Shapes of the first tensor and of this one.
+        shapes: Box<(Shape, Shape)>,
+        /// Where it is among the tensors.
+        position: usize,
+        /// The dimension along which they are joined.
+        dim: usize,
     },
 }

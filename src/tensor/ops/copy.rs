@@ -1,4 +1,21 @@
-use super::runs::for_each_run;
+//! [`copy`]: elements from view to view, by logical index.
+//!
+//! ```text
+//!   both packed               one block move
+//!   rows packed in both       a move for each row           [T, H, D] ─▶ [H, T, D]
+//!   rows against columns      turned tile by tile           a transposed matrix
+//!   anything else             element by element            a column
+//! ```
+//!
+//! The order in which elements are moved follows the target's memory. Below, elements
+//! are arrays of bytes: a copy has no opinion on values or on alignment, and moves no
+//! NaN through a register that could quiet it.
+
+use super::loops::Loops;
+use super::rows::for_each_row;
+use super::span::{Reading, Writing};
+#[cfg(feature = "rayon")]
+use super::threads;
 use crate::tensor::{Tensor, TensorError};
 
 /// Copies the elements of `src` into `dst`, by logical index.
@@ -22,6 +39,10 @@ use crate::tensor::{Tensor, TensorError};
 /// # Ok::<(), tenslab::tensor::TensorError>(())
 /// ```
 ///
+/// Cost: no heap block. With the feature `rayon`, a large copy that is more than moving
+/// rows is shared among the threads of the caller's pool; one thread moves rows as fast
+/// as memory takes them.
+///
 /// # Errors
 /// [`DTypeMismatch`](TensorError::DTypeMismatch),
 /// [`ShapeMismatch`](TensorError::ShapeMismatch),
@@ -39,42 +60,54 @@ pub fn copy(dst: &Tensor, src: &Tensor) -> Result<(), TensorError> {
             shapes: Box::new((*dst.shape(), *src.shape())),
         });
     }
-    let one_storage = dst.storage().is_same(src.storage());
-    if one_storage && dst.byte_offset() == src.byte_offset() && same_steps(dst, src) {
+    match dst.dtype().bytes() {
+        1 => copy_words::<1>(dst, src),
+        2 => copy_words::<2>(dst, src),
+        4 => copy_words::<4>(dst, src),
+        _ => copy_words::<8>(dst, src),
+    }
+}
+
+fn copy_words<const N: usize>(dst: &Tensor, src: &Tensor) -> Result<(), TensorError> {
+    let loops = Loops::in_memory_order(
+        dst.shape().dims(),
+        dst.strides().values(),
+        src.strides().values(),
+    );
+    if !dst.storage().is_same(src.storage()) {
+        let mut writing = Writing::of(dst)?;
+        let reading = Reading::of(src)?;
+        if let (Some(loops), Some(to), Some(from)) =
+            (loops, writing.aligned(), reading.aligned::<[u8; N]>())
+        {
+            copy_spans(&loops, to, from);
+        }
         return Ok(());
     }
-    let _writes = dst.storage().exclude()?;
+    if dst.byte_offset() == src.byte_offset() && same_steps(dst, src) {
+        return Ok(());
+    }
     // Within one storage the one writer borrow is for both sides.
-    let _reads = if one_storage {
-        None
-    } else {
-        Some(src.storage().share()?)
+    let mut writing = Writing::of(dst)?;
+    let Some(loops) = loops else {
+        return Ok(());
     };
-    let packed = dst.is_contiguous() && src.is_contiguous();
-    if one_storage && !packed && dst.overlaps(src) {
+    if let Some((to, from)) = writing.beside::<N>(src) {
+        copy_spans(&loops, to, from);
+        return Ok(());
+    }
+    if !dst.is_contiguous() || !src.is_contiguous() {
         return Err(TensorError::Overlap {
             storage: dst.storage().id(),
             first: 0,
             second: 1,
         });
     }
-    let width = dst.dtype().bytes();
     let (to, from) = (dst.first_byte(), src.first_byte());
-    for_each_run(
-        dst.shape(),
-        dst.strides(),
-        src.strides(),
-        |to_at, from_at, elements| {
-            // SAFETY: an element of the view, so inside its storage.
-            let to = unsafe { to.add(to_at * width) };
-            // SAFETY: an element of that view, so inside its storage.
-            let from = unsafe { from.add(from_at * width) };
-            // SAFETY: a run is inside both views; `dst` is ours alone and nobody
-            // writes `src` while the two borrows live. The ranges may meet only
-            // where both tensors are one run, and then this moves them as a whole.
-            unsafe { to.copy_from(from, elements * width) };
-        },
-    );
+    // SAFETY: both ranges lie inside the one storage, for the views are contiguous and were
+    // checked; they are bytes, so aligned; they may meet, and this is a move that allows
+    // it; `writing` keeps everybody else away from the storage.
+    unsafe { to.copy_from(from, dst.nbytes()) };
     Ok(())
 }
 
@@ -85,4 +118,76 @@ fn same_steps(a: &Tensor, b: &Tensor) -> bool {
     strides
         .zip(a.shape().dims())
         .all(|((a, b), &dim)| dim == 1 || a == b)
+}
+
+/// Copies what the loops visit.
+pub(super) fn copy_spans<const N: usize>(loops: &Loops, to: &mut [[u8; N]], from: &[[u8; N]]) {
+    #[cfg(feature = "rayon")]
+    if let row = loops.innermost()
+        && (row.to != 1 || row.from != 1)
+        && let Some((first, second, to_at, from_at)) = threads::halves::<[u8; N]>(loops)
+    {
+        let (to, to_second) = to.split_at_mut(to_at);
+        let from_second = &from[from_at..];
+        rayon::join(
+            || copy_spans(&first, to, from),
+            || copy_spans(&second, to_second, from_second),
+        );
+        return;
+    }
+    copy_loops(loops, to, from);
+}
+
+fn copy_loops<const N: usize>(loops: &Loops, to: &mut [[u8; N]], from: &[[u8; N]]) {
+    let row = loops.innermost();
+    if row.to == 1 && row.from == 1 {
+        return copy_rows(loops, row.size * N, to, from);
+    }
+    if row.to == 1 && loops.all().len() > 1 {
+        return for_each_row(loops, from, |at, elements| {
+            to[at..at + elements.len()].copy_from_slice(elements);
+        });
+    }
+    loops.for_each(1, |to_at, from_at| {
+        let to = to[to_at..].iter_mut().step_by(row.to);
+        let from = from[from_at..].iter().step_by(row.from);
+        for (to, from) in to.zip(from).take(row.size) {
+            *to = *from;
+        }
+    });
+}
+
+/// Rows that are packed on both sides. A short one is a move or two of a known width
+/// and not a call.
+fn copy_rows<const N: usize>(
+    loops: &Loops,
+    row_bytes: usize,
+    to: &mut [[u8; N]],
+    from: &[[u8; N]],
+) {
+    let (to, from) = (to.as_flattened_mut(), from.as_flattened());
+    match row_bytes {
+        2 => copy_rows_of::<2>(loops, N, to, from),
+        4 => copy_rows_of::<4>(loops, N, to, from),
+        6 => copy_rows_of::<6>(loops, N, to, from),
+        8 => copy_rows_of::<8>(loops, N, to, from),
+        12 => copy_rows_of::<12>(loops, N, to, from),
+        16 => copy_rows_of::<16>(loops, N, to, from),
+        32 => copy_rows_of::<32>(loops, N, to, from),
+        64 => copy_rows_of::<64>(loops, N, to, from),
+        _ => loops.for_each(1, |to_at, from_at| {
+            let to = &mut to[to_at * N..][..row_bytes];
+            to.copy_from_slice(&from[from_at * N..][..row_bytes]);
+        }),
+    }
+}
+
+fn copy_rows_of<const ROW: usize>(loops: &Loops, width: usize, to: &mut [u8], from: &[u8]) {
+    loops.for_each(1, |to_at, from_at| {
+        let to = to[to_at * width..].first_chunk_mut::<ROW>();
+        let from = from[from_at * width..].first_chunk::<ROW>();
+        if let (Some(to), Some(from)) = (to, from) {
+            *to = *from;
+        }
+    });
 }
