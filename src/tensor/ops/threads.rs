@@ -6,8 +6,9 @@
 
 use super::loops::Loops;
 
-/// Work below twice this many bytes of the source is done where it is. Waking another
-/// thread costs some microseconds; turning or converting this much takes 15 to 100.
+/// Work below twice this many bytes of the source is done where it is. Turning or converting
+/// this much takes 15 to 100 us. On a loaded machine with two cores a second thread gained
+/// nothing at 1 MiB; at 256 MiB of turned elements 1.3 and 2.2 times for f32, nothing for u16.
 const GRAIN: usize = 256 << 10;
 
 /// Half a plane that is turned has to have this many rows: a whole tile of bytes. With less
