@@ -29,6 +29,7 @@
 mod allocator;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
 mod biased;
+mod block;
 mod budget;
 mod buffer;
 mod cpu;
@@ -41,6 +42,7 @@ mod meter;
 mod pages;
 pub(crate) mod poison;
 mod populate;
+mod request;
 mod resident;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
 mod seat;
@@ -51,7 +53,8 @@ mod state;
 mod storage;
 mod trace;
 
-pub use self::allocator::{Allocator, Block, Decommitted, MAX_ALIGN, Request, Stats, Tag};
+pub use self::allocator::{Allocator, Decommitted, Stats};
+pub use self::block::Block;
 pub use self::budget::{Budget, CgroupError, CgroupMemory, Charge, Limit, PressureGuard, Shortage};
 pub use self::buffer::Buffer;
 pub use self::cpu::{CpuAllocator, Lock, cpu, default_allocator};
@@ -63,6 +66,7 @@ pub use self::pages::{
     FakePages, HeapPages, HugePages, OsPages, PageCounts, PageSource, Region, resident_bytes,
 };
 pub use self::populate::populate;
+pub use self::request::{MAX_ALIGN, Request, Tag};
 pub use self::resident::ProcessMemory;
 pub use self::shared::SharedAllocator;
 pub use self::slab::{BlockError, BlockId, SlabAllocator};
