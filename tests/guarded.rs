@@ -215,7 +215,12 @@ fn blocks_go_back_upstream_as_they_came() {
                     }
                 }
             });
-            assert_eq!(refused, usize::from(failing < 50));
+            let failed = usize::from(failing < 50);
+            if quarantine == 0 || failing == 0 {
+                assert_eq!(refused, failed);
+            }
+            // Where something is in quarantine it goes back, and the upstream is asked again.
+            assert!(refused <= failed);
             drop(shared);
             assert!(log.is_gone());
             assert_eq!((log.taken(), log.returned()), (50 - refused, 50 - refused));
