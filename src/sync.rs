@@ -63,6 +63,28 @@ impl Names {
     }
 }
 
+/// For who waits until another thread is done with a few instructions: yields, and where that
+/// does not help (the other is not running and has a lower priority) sleeps.
+#[derive(Debug, Default)]
+pub struct Patience {
+    #[cfg(not(loom))]
+    rounds: u32,
+}
+
+impl Patience {
+    /// One round.
+    pub fn wait(&mut self) {
+        #[cfg(not(loom))]
+        {
+            self.rounds = self.rounds.saturating_add(1);
+            if self.rounds > 64 {
+                return std::thread::sleep(std::time::Duration::from_micros(50));
+            }
+        }
+        yield_now();
+    }
+}
+
 /// Sees all that others released to a count which the caller just brought to its end.
 ///
 /// An Acquire fence. ThreadSanitizer knows no fences and would report races that are not

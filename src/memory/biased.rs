@@ -15,7 +15,7 @@
 
 use super::seat::Door;
 use crate::mutant::{self, Mutant};
-use crate::sync::{Mutex, SEATS, UnsafeCell, heavy_barrier, worker, yield_now};
+use crate::sync::{Mutex, Patience, SEATS, UnsafeCell, heavy_barrier, worker};
 
 /// Takings in a row before the first door opens.
 const FIRST: u32 = if cfg!(loom) { 1 } else { 4 };
@@ -68,7 +68,7 @@ impl<T> Biased<T> {
     }
 
     /// Waits until nobody else has the value, and does `work` with it. It may not come here
-    /// again from inside: as with any lock, that waits for ever.
+    /// again from inside: as with any lock, that waits for ever or panics.
     #[inline]
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         let number = worker();
@@ -86,20 +86,26 @@ impl<T> Biased<T> {
     #[cold]
     fn locked<R>(&self, number: usize, work: impl FnOnce(&mut T) -> R) -> R {
         let mut lean = self.lean.lock();
+        // Its own door is open and it was not let in: it is inside already, further up its stack.
+        assert!(
+            lean.to != Some(number),
+            "the value is asked for by who has it"
+        );
         if let Some(open) = lean.to.and_then(|to| self.doors.get(to)) {
             let shut = mutant::is(Mutant::BiasLeavesOpen) || open.stop();
             debug_assert!(shut, "doors are shut by who has the lock");
             std::mem::forget(open.stopped());
             heavy_barrier();
+            let mut patience = Patience::default();
             while open.is_busy() {
-                yield_now();
+                patience.wait();
             }
             lean.to = None;
             (lean.last, lean.row) = (usize::MAX, 0);
             lean.needed = (lean.needed * 2).min(MOST);
         }
         if lean.last == number {
-            lean.row += 1;
+            lean.row = lean.row.saturating_add(1);
         } else {
             (lean.last, lean.row) = (number, 1);
         }

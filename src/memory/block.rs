@@ -77,15 +77,15 @@ impl Block {
     pub(super) unsafe fn part_by_part(&self) -> Self {
         // SAFETY: behind a reference, so live, aligned and initialised.
         let ptr = unsafe { (&raw const self.ptr).read_volatile() };
-        // SAFETY: as above.
+        // SAFETY: behind a reference, so live, aligned and initialised.
         let len = unsafe { (&raw const self.len).read_volatile() };
-        // SAFETY: as above.
+        // SAFETY: behind a reference, so live, aligned and initialised.
         let capacity = unsafe { (&raw const self.capacity).read_volatile() };
-        // SAFETY: as above.
+        // SAFETY: behind a reference, so live, aligned and initialised.
         let cookie = unsafe { (&raw const self.cookie).read_volatile() };
-        // SAFETY: as above.
+        // SAFETY: behind a reference, so live, aligned and initialised.
         let tag = unsafe { (&raw const self.tag).read_volatile() };
-        // SAFETY: as above.
+        // SAFETY: behind a reference, so live, aligned and initialised.
         let header = unsafe { (&raw const self.header).read_volatile() };
         Self {
             ptr,
@@ -145,6 +145,18 @@ impl Block {
     #[must_use]
     pub const fn cookie(&self) -> u64 {
         self.cookie
+    }
+
+    /// Its length and what it takes up: as the two getters, for who wants both at once. Two
+    /// loads, where the compiler would merge the getters' into a wide one: see
+    /// [`part_by_part`](Self::part_by_part).
+    #[inline(always)]
+    pub(super) fn size(&self) -> (usize, usize) {
+        // SAFETY: behind a reference, so live, aligned and initialised.
+        let len = unsafe { (&raw const self.len).read_volatile() };
+        // SAFETY: behind a reference, so live, aligned and initialised.
+        let capacity = unsafe { (&raw const self.capacity).read_volatile() };
+        (len, capacity)
     }
 
     /// On whose behalf it was allocated.

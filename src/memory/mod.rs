@@ -25,6 +25,12 @@
 //! does), and any allocator that no other thread was in at that moment. Others have a lock
 //! that such a thread may hold, which in the child nobody ever gives up. For the same reason
 //! a child leaves the last handle of what other threads used alone.
+//!
+//! On Linux a thread that looks into what another one keeps at hand makes it known by the
+//! system call `membarrier`, for which the process registers at its first allocation. A
+//! sandbox that is put up later has to let `membarrier` through: where it is refused then,
+//! the process is aborted, for nothing would be safe any more. Where it is refused from the
+//! beginning, atomic exchanges do, which cost more.
 
 mod allocator;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]

@@ -15,16 +15,17 @@
 //! 5 ns on the machines that we measured, all of the owner's side together less than 1.
 //!
 //! Threads without a seat share some places without an owner, where `stop` alone decides.
-//! Nobody waits. `loom_tests/seats.rs` explores it.
+//! Who comes to a place does not wait: it goes on without one. Only who
+//! [closes](Seats::close) them all waits. `loom_tests/seats.rs` explores it.
 
 use std::ops::Deref;
 
 use crate::mutant::{self, Mutant};
 use crate::sync::atomic::AtomicU32;
-use crate::sync::{CachePadded, Ordering, SEATS, heavy_barrier, light_barrier, worker, yield_now};
+use crate::sync::{CachePadded, Ordering, Patience, SEATS, heavy_barrier, light_barrier, worker};
 
 /// Places for the threads that have no seat.
-pub(super) const COMMON: usize = if cfg!(loom) { 1 } else { 2 };
+pub(super) const COMMON: usize = if cfg!(loom) { 1 } else { 4 };
 
 /// All places.
 pub(super) const PLACES: usize = SEATS + COMMON;
@@ -238,16 +239,17 @@ impl<T> Seats<T> {
     /// [`here`](Self::here) always answers `None`. By one caller, once; nobody may be in the
     /// middle of [`taken`](Self::taken) or [`all`](Self::all).
     pub fn close(&self) {
+        let mut patience = Patience::default();
         for seat in &self.0 {
             while !seat.door.stop() {
-                yield_now();
+                patience.wait();
             }
             std::mem::forget(seat.door.stopped());
         }
         heavy_barrier();
         for seat in &self.0 {
             while seat.door.is_busy() {
-                yield_now();
+                patience.wait();
             }
         }
     }

@@ -14,6 +14,7 @@
 //! since 4.14); then every thread has a number without a seat.
 
 use std::cell::Cell;
+use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use super::Names;
@@ -149,12 +150,14 @@ fn heavy_barrier_works() -> bool {
     const YES: u32 = 1;
     const NO: u32 = 2;
     static ANSWER: AtomicU32 = AtomicU32::new(UNASKED);
-    // Relaxed, both: it publishes nothing, and asking twice gives the same answer.
+    // Relaxed, all: it publishes nothing. The first answer stands, also where another thread
+    // is not allowed to ask.
     match ANSWER.load(Ordering::Relaxed) {
         UNASKED => {
-            let works = heavy::register();
-            ANSWER.store(if works { YES } else { NO }, Ordering::Relaxed);
-            works
+            let answer = if heavy::register() { YES } else { NO };
+            let first =
+                ANSWER.compare_exchange(UNASKED, answer, Ordering::Relaxed, Ordering::Relaxed);
+            first.map_or_else(|first| first, |_| answer) == YES
         }
         answer => answer == YES,
     }
@@ -167,7 +170,9 @@ fn heavy_barrier_works() -> bool {
 /// later and that does not know `membarrier`): nothing would be safe any more.
 pub fn heavy_barrier() {
     if heavy_barrier_works() && !heavy::run() && !(heavy::register() && heavy::run()) {
-        eprintln!("tenslab: the kernel refuses membarrier, which it granted before");
+        // Not `eprintln!`, which panics where nobody listens.
+        let why = "tenslab: the kernel refuses membarrier, which it granted before";
+        let _ = writeln!(std::io::stderr(), "{why}");
         std::process::abort();
     }
 }

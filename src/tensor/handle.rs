@@ -199,9 +199,7 @@ impl Tensor {
     }
 
     /// The same elements, packed: this tensor again where it is contiguous already (it then
-    /// shares the bytes, as a clone does), else a copy from `allocator`. Together with
-    /// [`ops::copy`] and [`ops::cast`] the only call that copies.
-    ///
+    /// shares the bytes, as a clone does), else a copy from `allocator`.    ///
     /// For bytes of its own whatever the layout, cast to the same dtype.
     ///
     /// ```

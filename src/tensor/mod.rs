@@ -24,8 +24,8 @@
 //!
 //! # When something is copied
 //!
-//! By [`ops::copy`] and [`ops::cast`], by [`contiguous_in`](Tensor::contiguous_in) where it has
-//! to, and by nothing else. What cannot be viewed is an error, not a copy.
+//! By [`ops::copy`] and [`ops::cast`], by [`ops::cat`], [`ops::stack`] and [`ops::gather_rows`],
+//! by [`contiguous_in`](Tensor::contiguous_in) where it has to, and by nothing else. What cannot be viewed is an error, not a copy.
 //!
 //! # Who may touch the bytes
 //!

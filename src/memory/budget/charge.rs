@@ -21,7 +21,7 @@ use crate::memory::AllocError;
 /// # Ok::<(), tenslab::memory::AllocError>(())
 /// ```
 ///
-/// Cost: an atomic exchange to grow, a subtraction to shrink or drop.
+/// Cost: one short lock a call, as of a [`Budget`](super::Budget).
 #[derive(Debug)]
 #[must_use = "a charge that is dropped is given back"]
 pub struct Charge {

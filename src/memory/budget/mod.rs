@@ -192,7 +192,7 @@ unsafe impl<A: Allocator> Allocator for Budget<A> {
         let mut charged = cost(&block);
         if !self.decommitted.is_empty() {
             // Before the block goes back: afterwards its address may be another block's.
-            charged -= self.decommitted.forget(&block, &(0..usize::MAX));
+            charged = charged.saturating_sub(self.decommitted.forget(&block, &(0..usize::MAX)));
         }
         let taken = Taken::again(&self.limit, charged);
         if mutant::is(Mutant::BudgetGivesBackFirst) {
@@ -230,7 +230,9 @@ unsafe impl<A: Allocator> Allocator for Budget<A> {
         let mut first = Decommitted::default();
         for gap in gaps {
             // SAFETY: the caller's promise, for a part of its range.
-            let went = unsafe { self.upstream.decommit(block, gap.clone()) };
+            let mut went = unsafe { self.upstream.decommit(block, gap.clone()) };
+            // Not more than was charged, whatever the upstream says of itself.
+            went.bytes = went.bytes.min(gap.len());
             first.bytes += went.bytes;
             first.resident_bytes += went.resident_bytes;
             if went.bytes > 0 {

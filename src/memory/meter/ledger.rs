@@ -100,8 +100,9 @@ type Peaks = [usize; TAGS + 1];
 /// What a block weighs: all that is counted of it.
 pub(super) type Weight = (Tag, (usize, usize));
 
+#[inline]
 pub(super) fn weight(block: &Block) -> Weight {
-    (block.tag(), (block.len(), block.capacity()))
+    (block.tag(), block.size())
 }
 
 #[derive(Debug, Default)]
@@ -228,6 +229,7 @@ impl Ledger {
     }
 }
 
+#[inline]
 fn raise(peaks: &mut Peaks, tag: Tag, (of_tag, of_all): (usize, usize)) {
     let peak = &mut peaks[tag as usize];
     *peak = (*peak).max(of_tag);

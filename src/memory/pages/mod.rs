@@ -18,7 +18,9 @@
 //! pages back gives nothing.
 //!
 //! Sources keep no state between calls but what the kernel keeps, and take no lock:
-//! whoever owns a region decides under which lock, if any, a system call is made.
+//! whoever owns a region decides under which lock, if any, a system call is made. So a source
+//! of your own may be called with its owner's locks held: it must not ask the allocator that
+//! owns it for anything, nor charge a [`Limit`](super::Limit) whose callbacks do.
 
 mod fake;
 mod heap;

@@ -146,12 +146,16 @@ impl<P: PageSource> SlabAllocator<P> {
         let now = self.word(id)?.load(Ordering::Relaxed);
         match self.start(id.number) {
             Some(start) if now == id.generation => Ok(start),
-            _ => Err(refused(id, now)),
+            // Its row went a moment ago, so it was given back meanwhile.
+            None => Err(BlockError::GivenBack { id }),
+            Some(_) => Err(refused(id, now)),
         }
     }
 
     fn word(&self, id: BlockId) -> Result<&crate::sync::atomic::AtomicU32, BlockError> {
-        if id.slab != self.name {
+        // Names wrap after 2^32 slabs, so an id of another one may have this one's name; no number
+        // goes on that is not a block's.
+        if id.slab != self.name || id.number >= self.blocks() {
             let slab = self.name;
             return Err(BlockError::Foreign { id, slab });
         }

@@ -12,7 +12,7 @@ use super::{Bytes, HeaderSlot, NIL, PageSource, SlabAllocator};
 use crate::memory::AllocError;
 use crate::memory::poison::poison;
 use crate::mutant::{self, Mutant};
-use crate::sync::{MutexGuard, yield_now};
+use crate::sync::{MutexGuard, Patience};
 
 impl<P: PageSource> SlabAllocator<P> {
     /// A block that nobody has, out of this thread's magazine or from further away.
@@ -37,6 +37,7 @@ impl<P: PageSource> SlabAllocator<P> {
         requested_bytes: usize,
     ) -> Result<(u32, Bytes), AllocError> {
         let steals = !mutant::is(Mutant::SlabStealsNothing);
+        let mut patience = Patience::default();
         loop {
             let mut tier = self.tier.lock();
             if tier.warm.len == 0
@@ -94,7 +95,7 @@ impl<P: PageSource> SlabAllocator<P> {
                         });
                     }
                     drop(tier);
-                    yield_now();
+                    patience.wait();
                 }
             }
         }

@@ -156,6 +156,28 @@ impl Run {
     }
 }
 
+/// The idle blocks that a trim has in its hands; dropping hangs in what is left of them.
+struct Detached<'a, P: PageSource> {
+    slab: &'a SlabAllocator<P>,
+    warm: ByRow,
+    cold: ByRow,
+}
+
+impl<P: PageSource> Drop for Detached<'_, P> {
+    fn drop(&mut self) {
+        let table = &self.slab.table;
+        let mut tier = self.slab.tier.lock();
+        // The first row last, so that it is on top: the later rows get idle first.
+        for (&warm, &cold) in self.warm.iter().zip(&self.cold).rev() {
+            // SAFETY: the line is ours, and the lock is held.
+            unsafe { warm.hang_on(table, &mut tier.warm) };
+            // SAFETY: the line is ours, and the lock is held.
+            unsafe { cold.hang_on(table, &mut tier.cold) };
+        }
+        tier.detached = 0;
+    }
+}
+
 impl<P: PageSource> SlabAllocator<P> {
     /// Gives back what is idle. Returns the bytes that went.
     pub(super) fn trim_idle(&self) -> usize {
@@ -168,10 +190,15 @@ impl<P: PageSource> SlabAllocator<P> {
             tier.detached = chains.0.len + chains.1.len;
             chains
         };
-        // SAFETY: detached, so nobody else has it.
-        let mut warm = unsafe { self.by_row(warm) };
-        // SAFETY: detached, so nobody else has it.
-        let mut cold = unsafe { self.by_row(cold) };
+        // From here on whatever happens, a source that panics too, hangs them in again.
+        let mut detached = Detached {
+            slab: self,
+            // SAFETY: detached, so nobody else has it.
+            warm: unsafe { self.by_row(warm) },
+            // SAFETY: detached, so nobody else has it.
+            cold: unsafe { self.by_row(cold) },
+        };
+        let Detached { warm, cold, .. } = &mut detached;
         let mut gone = [const { None }; BLOCK_ROWS];
         let mut stays = [const { None }; BLOCK_ROWS];
         let mut unless_known = [0; BLOCK_ROWS];
@@ -211,15 +238,6 @@ impl<P: PageSource> SlabAllocator<P> {
                 given_back += unsafe { self.cool(region, &mut warm[row], &mut cold[row]) };
             }
         }
-        let mut tier = self.tier.lock();
-        // The first row last, so that it is on top: the later rows get idle first.
-        for (warm, cold) in warm.into_iter().zip(cold).rev() {
-            // SAFETY: the line is ours, and the lock is held.
-            unsafe { warm.hang_on(&self.table, &mut tier.warm) };
-            // SAFETY: the line is ours, and the lock is held.
-            unsafe { cold.hang_on(&self.table, &mut tier.cold) };
-        }
-        tier.detached = 0;
         given_back
     }
 

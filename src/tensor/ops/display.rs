@@ -293,7 +293,8 @@ impl Format {
         Format {
             boolean: dtype == DType::Bool,
             scientific: false,
-            digits: precision,
+            // More the formatting of the standard library refuses.
+            digits: precision.min(usize::from(u16::MAX)),
         }
     }
 

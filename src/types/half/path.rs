@@ -137,14 +137,14 @@ macro_rules! convert {
                 // which asked.
                 #[cfg(all(target_arch = "x86_64", not(tenslab_portable)))]
                 Kind::Avx2 { stream: false } => unsafe { avx2::$name::<false>(from, to) },
-                // SAFETY: as above.
+                // SAFETY: the CPU has AVX2 and F16C: `avx2` asked.
                 #[cfg(all(target_arch = "x86_64", not(tenslab_portable)))]
                 Kind::Avx2 { stream: true } => unsafe { avx2::$name::<true>(from, to) },
                 // SAFETY: the CPU has AVX-512 F and BW: the kind is only made by `avx512`,
                 // which asked.
                 #[cfg(all(target_arch = "x86_64", not(tenslab_portable)))]
                 Kind::Avx512 { stream: false } => unsafe { avx512::$name::<false>(from, to) },
-                // SAFETY: as above.
+                // SAFETY: the CPU has AVX-512 F and BW: `avx512` asked.
                 #[cfg(all(target_arch = "x86_64", not(tenslab_portable)))]
                 Kind::Avx512 { stream: true } => unsafe { avx512::$name::<true>(from, to) },
             }
