@@ -70,3 +70,29 @@ fn it_is_a_lock_for_those_it_does_not_lean_to() {
         assert_eq!(lab.lock.with(|count| *count), 2);
     });
 }
+
+/// The lock leans to one thread with a seat, then to another, and the first comes back.
+///
+/// Fails as the first one.
+#[test]
+fn it_leans_from_one_thread_to_another() {
+    model(|| {
+        let lab = Arc::new(Lab::default());
+        set_worker(0);
+        lab.add();
+        let other = thread::spawn({
+            let lab = Arc::clone(&lab);
+            move || {
+                set_worker(1);
+                lab.gate.pass();
+                lab.add();
+                lab.add();
+                lab.add();
+            }
+        });
+        lab.gate.pass();
+        lab.add();
+        other.join().unwrap();
+        assert_eq!(lab.lock.with(|count| *count), 5);
+    });
+}

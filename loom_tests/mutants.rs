@@ -29,7 +29,10 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
             "seats::others_exclude_each_other",
             "seats::closing_sees_what_was_done_there",
         ],
-        Mutant::BiasLeavesOpen => &["biased::one_thread_has_the_value_at_a_time"],
+        Mutant::BiasLeavesOpen => &[
+            "biased::one_thread_has_the_value_at_a_time",
+            "biased::it_leans_from_one_thread_to_another",
+        ],
         Mutant::SlabStealsNothing => &["magazines::what_another_magazine_has_is_stolen"],
         Mutant::SlabExhaustedEarly => &["magazines::nobody_is_refused_while_a_block_moves"],
         Mutant::SlabForgetsTrim => &["magazines::nobody_is_refused_for_a_trim"],

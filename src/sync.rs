@@ -143,8 +143,8 @@ mod under_loom {
         pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
     }
 
-    /// Threads that have a seat: the one that says so.
-    pub const SEATS: usize = 1;
+    /// Threads that have a seat: those that say so.
+    pub const SEATS: usize = 2;
 
     loom::thread_local! {
         static NUMBER: std::cell::Cell<usize> = std::cell::Cell::new(SEATS);
