@@ -1,3 +1,5 @@
+//! The trait that every layer implements: blocks go out and come back.
+
 use std::ops::Range;
 
 use serde::Serialize;

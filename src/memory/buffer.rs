@@ -1,3 +1,5 @@
+//! The one owner of one allocation.
+
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Range;

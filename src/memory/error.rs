@@ -1,3 +1,6 @@
+//! What the layer answers instead of memory or access. Every error is `Copy` and makes no heap
+//! block: memory may be what is short.
+
 use super::StorageId;
 use crate::types::Device;
 

@@ -1,3 +1,6 @@
+//! [`Fault`]: an allocator that refuses on request, so that a test sees what an error leaves
+//! behind.
+
 use std::num::NonZeroU64;
 use std::ops::Range;
 

@@ -1,3 +1,5 @@
+//! Pages brought into memory before they are needed, by several threads.
+
 use super::pages::populate_range;
 use super::{AllocError, HugePages, OsPages, PageSource};
 

@@ -1,3 +1,18 @@
+//! Handles to an allocator, and what keeps it alive.
+//!
+//! ```text
+//!   SharedAllocator ─┐ handles         the last one closes
+//!   SharedAllocator ─┤
+//!                    ▼
+//!                  Core { handles, life, allocator }      one heap block
+//!                    ▲
+//!   Owner (Buffer) ──┤ allocations     the last one after closing destroys
+//!   Owner (Storage) ─┘
+//! ```
+//!
+//! The counts are [`KeepAlive`]'s and one of handles; which of the two ends last destroys, on
+//! whatever thread. `loom_tests/keep_alive.rs` explores it.
+
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Range;

@@ -1,3 +1,6 @@
+//! Bytes with many owners: a count, a state word, and what is needed to give the block back, in
+//! one cache line.
+
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

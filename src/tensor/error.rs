@@ -1,3 +1,5 @@
+//! What is wrong with a view, an access or an operation.
+
 use super::ops::Number;
 use crate::memory::{AllocError, BorrowError, StorageId};
 use crate::types::{DType, Shape, TypeError};

@@ -1,3 +1,5 @@
+//! [`Tensor`]: a storage, and how to look at a part of it.
+
 use std::fmt;
 use std::ptr::NonNull;
 

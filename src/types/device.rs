@@ -1,3 +1,5 @@
+//! Where bytes are.
+
 use std::fmt;
 use std::str::FromStr;
 

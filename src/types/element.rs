@@ -1,3 +1,5 @@
+//! Which Rust type stands for which dtype.
+
 use std::fmt;
 
 use super::DType;

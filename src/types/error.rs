@@ -1,3 +1,5 @@
+//! What is wrong with a shape, a name or a device that came from outside.
+
 /// A value that is no dtype, shape or device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

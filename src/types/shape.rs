@@ -1,3 +1,5 @@
+//! Sizes and distances along the dimensions of a tensor, inline.
+
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;

@@ -1,3 +1,5 @@
+//! Bytes of a limit in somebody's hands.
+
 use super::Limit;
 use crate::memory::AllocError;
 

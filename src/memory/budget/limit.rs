@@ -1,3 +1,11 @@
+//! The one number that several users share, and whom to ask where it does not suffice.
+//!
+//! ```text
+//!   take ── fits? ── yes ─▶ counted
+//!             │
+//!             no ─▶ callbacks, the oldest first, no lock held ─▶ fits? ─▶ … at most four rounds
+//! ```
+
 use std::fmt;
 use std::path::Path;
 

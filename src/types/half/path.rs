@@ -1,3 +1,5 @@
+//! Which code converts slices: the best that this CPU has, asked once.
+
 use super::portable;
 use crate::types::{bf16, f16};
 
