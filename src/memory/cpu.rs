@@ -1,10 +1,4 @@
-//! The default, and the bottom of most stacks: small requests go to the global allocator, large
-//! and zeroed ones to pages of their own.
-//!
-//! ```text
-//!   small, not zeroed    global allocator    its layout follows from the block
-//!   the rest             PageSource          whole pages, zero when fresh, given back at once
-//! ```
+//! The default, and the bottom of most stacks.
 
 use std::alloc::Layout;
 use std::ops::Range;
