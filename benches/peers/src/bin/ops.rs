@@ -186,7 +186,7 @@ fn copies<T: Element + PartialEq + candle::Maybe>(
         .iter_mut()
         .enumerate()
     {
-        *element = (at % 113) as u8;
+        *element = u8::try_from(at % 113).unwrap_or(0);
     }
     let elements: Vec<T> = whole.read::<T>().expect("packed").to_vec();
     let theirs = ArrayD::from_shape_vec(IxDyn(&dims), elements).expect("as many elements");
