@@ -337,7 +337,7 @@ fn the_meter_agrees_with_the_books_of_the_slab() {
         assert_eq!(counted.live_bytes, slab.live_bytes);
         assert_eq!(counted.requested_bytes, slab.requested_bytes);
         assert_eq!(
-            slab.live_bytes + slab.cached_bytes + report.reserved_beside_blocks_bytes(),
+            slab.live_bytes + slab.cached_bytes + slab.unused_bytes + slab.metadata_bytes,
             slab.reserved_bytes
         );
     }
@@ -427,6 +427,16 @@ fn a_report_reads_well_and_parses() {
     assert_eq!(json["counted"]["tags"]["kv"]["allocations"], 100);
     assert_eq!(json["counted"]["tags"]["weights"]["allocations"], 0);
     assert_eq!(json["upstream"]["live_bytes"], 100 * BLOCK);
+    let upstream = |number: &str| json["upstream"][number].as_u64().unwrap();
+    let parts = [
+        "live_bytes",
+        "cached_bytes",
+        "unused_bytes",
+        "metadata_bytes",
+    ];
+    let sum: u64 = parts.into_iter().map(upstream).sum();
+    assert_eq!(sum, upstream("reserved_bytes"));
+    assert!(upstream("metadata_bytes") > 0);
     let scope = serde_json::to_value(meter.scope().stats()).unwrap();
     assert_eq!(scope["tags"]["kv"]["live_before_bytes"], 100 * BLOCK);
 }

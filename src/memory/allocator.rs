@@ -9,6 +9,26 @@ use crate::sync::Arc;
 use crate::types::Device;
 
 /// What an allocator holds, in bytes. A moment's picture: other threads go on.
+///
+/// Where no call is under way each number is exact, and
+/// `live + cached + unused + metadata == reserved`. A wrapper passes on what the allocator below it says; what it
+/// keeps itself (a meter's books, a trace's ring) is in none of them.
+///
+/// ```
+/// use tenslab::memory::{SharedAllocator, SlabAllocator};
+///
+/// let slab = SharedAllocator::new(SlabAllocator::fixed(64 << 10, 16)?);
+/// let (_out, idle) = (slab.allocate(50_000, 64)?, slab.allocate(1, 64)?);
+/// drop(idle);
+/// let stats = slab.stats();
+/// assert_eq!((stats.live_bytes, stats.cached_bytes), (64 << 10, 64 << 10));
+/// assert_eq!(stats.unused_bytes, 14 * (64 << 10));            // never out
+/// assert_eq!(
+///     stats.live_bytes + stats.cached_bytes + stats.unused_bytes + stats.metadata_bytes,
+///     stats.reserved_bytes
+/// );
+/// # Ok::<(), tenslab::memory::AllocError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
@@ -16,9 +36,15 @@ pub struct Stats {
     pub requested_bytes: usize,
     /// Taken up by them, rounding included.
     pub live_bytes: usize,
-    /// Kept for later allocations.
+    /// Kept for later allocations, with the memory that they had.
     pub cached_bytes: usize,
-    /// Address space held for both.
+    /// Address space for allocations that has none: never out, or given back by a trim;
+    /// and what is left over at the ends of whole pages.
+    pub unused_bytes: usize,
+    /// Address space for tables and such that the allocator itself holds. No more of it is
+    /// in memory than was touched.
+    pub metadata_bytes: usize,
+    /// Address space held for all of these.
     pub reserved_bytes: usize,
 }
 

@@ -122,21 +122,6 @@ pub struct MeterReport {
     pub process: Option<ProcessMemory>,
 }
 
-impl MeterReport {
-    /// Address space that the allocator below holds beside blocks, out or cached: its
-    /// tables, and blocks that were never used.
-    #[must_use]
-    pub fn reserved_beside_blocks_bytes(&self) -> usize {
-        let Stats {
-            live_bytes,
-            cached_bytes,
-            reserved_bytes,
-            ..
-        } = self.upstream;
-        reserved_bytes.saturating_sub(live_bytes.saturating_add(cached_bytes))
-    }
-}
-
 /// A size as people read it.
 struct Mib(usize);
 
@@ -175,11 +160,12 @@ impl fmt::Display for MeterReport {
         if self.upstream != Stats::default() {
             writeln!(
                 f,
-                "reserved {} = live {} + cached {} + tables and never used {}",
+                "reserved {} = live {} + cached {} + unused {} + metadata {}",
                 Mib(self.upstream.reserved_bytes),
                 Mib(self.upstream.live_bytes),
                 Mib(self.upstream.cached_bytes),
-                Mib(self.reserved_beside_blocks_bytes())
+                Mib(self.upstream.unused_bytes),
+                Mib(self.upstream.metadata_bytes)
             )?;
         }
         if let Some(process) = self.process {

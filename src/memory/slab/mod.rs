@@ -220,6 +220,11 @@ impl<P: PageSource> SlabAllocator<P> {
     }
 }
 
+/// A wrapped sum of what went up and down.
+fn not_negative(sum: usize) -> usize {
+    usize::try_from(sum.cast_signed()).unwrap_or(0)
+}
+
 // SAFETY: a block is handed out by `take` to one holder at a time (its number leaves the
 // magazine, the chain or the row that it was in, and comes back in `put`). Its bytes are
 // committed pages, zero or written before, so initialised; it is `self.align`-aligned
@@ -272,19 +277,25 @@ unsafe impl<P: PageSource> Allocator for SlabAllocator<P> {
         self.put(number, block.len());
     }
 
-    /// `requested`, `live` and `cached` are of blocks that were used and keep their pages;
-    /// `reserved` also has what was never used, what was given back by
-    /// [`trim`](Allocator::trim), and the tables.
+    /// `requested`, `live` and `cached` are of blocks that were used and keep their pages.
+    /// `unused` is the rest of the rows: what was never used, and what was given back by
+    /// [`trim`](Allocator::trim). `metadata` is the tables.
     fn stats(&self) -> Stats {
         let tier = self.tier.lock();
         let (blocks, bytes) = self.magazines.counts();
-        let in_use = tier.in_use.wrapping_add(blocks);
         let warm = (tier.carved - tier.cold.len) as usize;
+        // Magazine after magazine is looked at while threads go on, so a sum may be off by what
+        // is under way: but never below nothing, nor above all there is.
+        let in_use = not_negative(tier.in_use.wrapping_add(blocks)).min(warm);
+        let live_bytes = in_use * self.block_bytes;
         Stats {
-            requested_bytes: tier.requested_bytes.wrapping_add(bytes),
-            live_bytes: in_use.wrapping_mul(self.block_bytes),
-            cached_bytes: warm.wrapping_sub(in_use).wrapping_mul(self.block_bytes),
-            reserved_bytes: tier.reserved_bytes,
+            requested_bytes: not_negative(tier.requested_bytes.wrapping_add(bytes)).min(live_bytes),
+            live_bytes,
+            cached_bytes: (warm - in_use) * self.block_bytes,
+            // No underflow: every warm block has its bytes in a row.
+            unused_bytes: tier.row_bytes - warm * self.block_bytes,
+            metadata_bytes: tier.table_bytes,
+            reserved_bytes: tier.row_bytes + tier.table_bytes,
         }
     }
 

@@ -236,7 +236,7 @@ impl<P: PageSource> SlabAllocator<P> {
         if tier.tables[table_row].is_none() {
             let bytes = table_bytes(self.table.rows.len(table_row, self.blocks));
             let region = map(&self.pages, bytes, HeaderSlot::ALIGN)?;
-            tier.reserved_bytes += region.bytes();
+            tier.table_bytes += region.bytes();
             self.table.rows.set(table_row, Some(region.base()));
             tier.tables[table_row] = Some(region);
         }
@@ -245,7 +245,7 @@ impl<P: PageSource> SlabAllocator<P> {
             let region = map(&self.pages, bytes, self.align)?;
             // SAFETY: committed, and no block of it is out.
             unsafe { poison(region.base(), region.bytes()) };
-            tier.reserved_bytes += region.bytes();
+            tier.row_bytes += region.bytes();
             self.rows.set(row, Some(region.base()));
             tier.rows[row].region = Some(region);
         }

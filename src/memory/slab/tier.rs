@@ -73,8 +73,10 @@ pub(super) struct Tier {
     pub(super) open: usize,
     pub(super) rows: [Row; BLOCK_ROWS],
     pub(super) tables: [Option<Region>; TABLE_ROWS],
-    /// Address space of all rows and tables.
-    pub(super) reserved_bytes: usize,
+    /// Address space of all rows.
+    pub(super) row_bytes: usize,
+    /// Address space of all tables.
+    pub(super) table_bytes: usize,
     /// As a magazine's, of those who found none.
     pub(super) in_use: usize,
     pub(super) requested_bytes: usize,
@@ -99,7 +101,8 @@ impl Tier {
                 }
             }; BLOCK_ROWS],
             tables: [const { None }; TABLE_ROWS],
-            reserved_bytes: 0,
+            row_bytes: 0,
+            table_bytes: 0,
             in_use: 0,
             requested_bytes: 0,
         }

@@ -217,7 +217,7 @@ impl<P: PageSource> SlabAllocator<P> {
                 tier.carved -= carved;
                 tier.detached -= carved;
                 tier.open = tier.open.min(row);
-                tier.reserved_bytes -= gone[row].as_ref().map_or(0, Region::bytes);
+                tier.row_bytes -= gone[row].as_ref().map_or(0, Region::bytes);
                 // Their numbers are carved again some day; the links mean nothing now.
                 (warm[row], cold[row]) = (Line::EMPTY, Line::EMPTY);
                 // The pages of the cold ones went before.
