@@ -1,5 +1,5 @@
 use crate::kv::KvError;
-use crate::memory::{AllocError, BorrowError, CgroupError, TraceError};
+use crate::memory::{AllocError, BorrowError, CgroupError, CommitError, TraceError};
 use crate::tensor::TensorError;
 use crate::types::TypeError;
 use crate::weights::WeightsError;
@@ -35,4 +35,14 @@ pub enum Error {
     /// A checkpoint that could not be opened, loaded or written.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+}
+
+impl From<CommitError> for Error {
+    /// Which of the two it was.
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Borrow(error) => Self::Borrow(error),
+            CommitError::Alloc(error) => Self::Alloc(error),
+        }
+    }
 }

@@ -179,12 +179,12 @@ impl Buffer {
     }
 }
 
-/// A range that is not of the buffer is a typo of the caller's, as in a slice.
+/// A range that is not of the bytes is a typo of the caller's, as in a slice.
 #[track_caller]
-fn check(range: &Range<usize>, len: usize) {
+pub(super) fn check(range: &Range<usize>, len: usize) {
     assert!(
         range.start <= range.end && range.end <= len,
-        "{range:?} is not of a buffer of {len} bytes"
+        "{range:?} is not a range of {len} bytes"
     );
 }
 

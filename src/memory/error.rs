@@ -153,3 +153,15 @@ pub enum BorrowError {
         readers: u32,
     },
 }
+
+/// A part of a storage that cannot be committed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommitError {
+    /// Somebody is writing to the storage.
+    #[error(transparent)]
+    Borrow(#[from] BorrowError),
+    /// The allocator does not allow it.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}

@@ -64,7 +64,7 @@ pub use self::block::Block;
 pub use self::budget::{Budget, CgroupError, CgroupMemory, Charge, Limit, PressureGuard, Shortage};
 pub use self::buffer::Buffer;
 pub use self::cpu::{CpuAllocator, Lock, cpu, default_allocator};
-pub use self::error::{AllocError, BorrowError};
+pub use self::error::{AllocError, BorrowError, CommitError};
 pub use self::fault::{Fault, FaultPlan};
 pub use self::guarded::{Damage, DamageKind, GuardReport, Guarded, Out};
 pub use self::meter::{Meter, MeterReport, MeterStats, Scope, ScopeStats, ScopeTagStats, TagStats};

@@ -3,11 +3,13 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::ptr::NonNull;
 
+use super::buffer::check;
 use super::shared::RawOwner;
 use super::state::{Refusal, StateWord};
-use super::{Block, BorrowError, Buffer, Tag};
+use super::{Block, BorrowError, Buffer, CommitError, Decommitted, Tag};
 use crate::mutant::{self, Mutant};
 use crate::sync::atomic::AtomicU32;
 use crate::sync::{Ordering, acquire_end};
@@ -256,6 +258,78 @@ impl Storage {
         Ok(unsafe { bytes.as_mut() })
     }
 
+    /// The block that it is, as it goes back to its allocator.
+    fn block(&self) -> Block {
+        block_of(self.header(), self.header)
+    }
+
+    /// Gives the memory of a range back while handles, tensors and views stay, as far as it
+    /// is whole pages and the allocator can, and says how much that was. The bytes of the
+    /// range are anything afterwards; they may still be read and written, and memory comes
+    /// again with the first touch.
+    ///
+    /// It is a write: for the length of the call the storage is borrowed as a write guard
+    /// borrows it, all of it and not only the range. For who has a slice from an `unsafe`
+    /// door of a tensor, it writes the range.
+    ///
+    /// ```
+    /// use tenslab::memory::{Budget, CpuAllocator, Limit, SharedAllocator, Storage};
+    ///
+    /// let limit = Limit::new(8 << 20);
+    /// let allocator = SharedAllocator::new(Budget::new(CpuAllocator::new(), &limit));
+    /// let blocks = Storage::from(allocator.allocate_zeroed(8 << 20, 64)?);
+    /// let gone = blocks.decommit(0..4 << 20)?;                // idle for now
+    /// assert_eq!(limit.available_bytes(), gone.bytes);
+    ///
+    /// blocks.commit(0..4 << 20)?;                             // counts again
+    /// assert_eq!(limit.available_bytes(), 0);
+    /// # Ok::<(), tenslab::Error>(())
+    /// ```
+    ///
+    /// Cost: what the allocator's costs, mostly one system call. Any thread may call it.
+    ///
+    /// # Errors
+    /// [`BorrowError::Frozen`], [`BorrowError::Writing`] and [`BorrowError::Reading`] as for
+    /// a write guard; nothing is changed then.
+    ///
+    /// # Panics
+    /// If the range is not of this storage.
+    #[track_caller]
+    pub fn decommit(&self, range: Range<usize>) -> Result<Decommitted, BorrowError> {
+        check(&range, self.len());
+        let _alone = self.exclude()?;
+        let block = self.block();
+        // SAFETY: the block is of this owner (`From<Buffer>`) and out while a handle lives;
+        // the range was checked; nobody else uses the bytes while `_alone` lives, or they
+        // reach them by a pointer and answer for it.
+        Ok(unsafe { self.header().owner.allocator().decommit(&block, range) })
+    }
+
+    /// Says that a range that was [decommitted](Storage::decommit) will be used again, so
+    /// that an allocator with a limit counts it. Other ranges may be read meanwhile and
+    /// other threads may commit: for the length of the call the storage is borrowed as a
+    /// read guard borrows it, so that nothing is decommitted meanwhile. Frozen is fine.
+    ///
+    /// Cost: what the allocator's costs; mostly nothing. Any thread may call it.
+    ///
+    /// # Errors
+    /// [`CommitError::Borrow`] while somebody writes, [`CommitError::Alloc`] as
+    /// [`Allocator::commit`](super::Allocator::commit): what was not counted is not counted
+    /// then.
+    ///
+    /// # Panics
+    /// If the range is not of this storage.
+    #[track_caller]
+    pub fn commit(&self, range: Range<usize>) -> Result<(), CommitError> {
+        check(&range, self.len());
+        let _reads = self.share()?;
+        let block = self.block();
+        // SAFETY: the block is of this owner (`From<Buffer>`) and out while a handle lives,
+        // and the range was checked.
+        unsafe { self.header().owner.allocator().commit(&block, range) }?;
+        Ok(())
+    }
+
     /// Becomes one of many readers, until the guard is dropped.
     #[inline]
     pub(crate) fn share(&self) -> Result<Shared<'_>, BorrowError> {
@@ -328,6 +402,22 @@ impl Drop for Storage {
     }
 }
 
+/// The block that the header at `place` is of.
+fn block_of(header: &Header, place: NonNull<Header>) -> Block {
+    let block = Block::new(
+        header.ptr,
+        header.len,
+        header.capacity,
+        header.cookie,
+        header.tag,
+    );
+    if header.boxed {
+        block
+    } else {
+        block.with_header(HeaderSlot(place))
+    }
+}
+
 /// Takes the header apart and gives the block back.
 ///
 /// # Safety
@@ -343,19 +433,11 @@ unsafe fn give_back(place: NonNull<Header>) {
     // SAFETY: initialised, and nobody else has it any more (the caller's promise);
     // it is read once and the place not looked at again as a `Header`.
     let header = unsafe { place.read() };
-    let mut block = Block::new(
-        header.ptr,
-        header.len,
-        header.capacity,
-        header.cookie,
-        header.tag,
-    );
+    let block = block_of(&header, place);
     if header.boxed {
         // SAFETY: `boxed` says that `Storage::from` leaked it from a box. As
         // `ManuallyDrop`, because the value was just read out of it.
         drop(unsafe { Box::from_raw(place.cast::<ManuallyDrop<Header>>().as_ptr()) });
-    } else {
-        block = block.with_header(HeaderSlot(place));
     }
     // SAFETY: `Storage::from` made it by `into_raw`, and this is the only taking.
     let owner = unsafe { header.owner.into_owner() };

@@ -5,8 +5,10 @@
 use std::sync::Arc;
 
 use tenslab::memory::{
-    AllocError, Allocator, Budget, CpuAllocator, Guarded, Limit, Request, SharedAllocator,
+    AllocError, Allocator, BorrowError, Budget, CommitError, CpuAllocator, Guarded, Limit, Meter,
+    Request, SharedAllocator, SlabAllocator, Storage, Trace,
 };
+use tenslab::{DType, Tensor};
 
 const MIB: usize = 1 << 20;
 
@@ -168,5 +170,128 @@ fn a_block_grows_into_pages_that_count() {
         assert_eq!(limit.used_bytes(), all);
     }
     drop(buffer);
+    assert_eq!(limit.used_bytes(), 0);
+}
+
+/// The bytes of a tensor beside the range are as they were, and it can be used again.
+#[test]
+fn a_part_of_a_shared_storage_makes_room_while_tensors_stay() {
+    let limit = Limit::new(8 * MIB);
+    let below = Guarded::new(Budget::new(CpuAllocator::new(), &limit)).with_quarantine(0);
+    let allocator = SharedAllocator::new(Meter::new(Trace::new(below)));
+    let storage = Storage::from(allocator.allocate_zeroed(4 * MIB, 64).unwrap());
+    let all = limit.used_bytes();
+    let other = Tensor::from_storage(&storage, 2 * MIB, [2 * MIB], DType::U8).unwrap();
+    other.write::<u8>().unwrap().fill(7);
+    let gone = storage.decommit(0..2 * MIB).unwrap().bytes;
+    assert!(!GIVES || gone >= 2 * MIB - (64 << 10), "{gone}");
+    assert_eq!(limit.used_bytes(), all - gone);
+    assert!(other.read::<u8>().unwrap().iter().all(|&byte| byte == 7));
+
+    let weights = limit.charge(limit.available_bytes()).unwrap();
+    if GIVES {
+        let error = storage.commit(0..2 * MIB).unwrap_err();
+        let refused = AllocError::OverBudget {
+            requested_bytes: gone,
+            live_bytes: 8 * MIB,
+            limit_bytes: 8 * MIB,
+            given_back_bytes: 0,
+        };
+        assert_eq!(error, CommitError::Alloc(refused));
+    }
+    drop(weights);
+    storage.commit(0..2 * MIB).unwrap();
+    assert_eq!(limit.used_bytes(), all);
+    let first = Tensor::from_storage(&storage, 0, [2 * MIB], DType::U8).unwrap();
+    first.write::<u8>().unwrap().fill(1);
+    assert!(first.read::<u8>().unwrap().iter().all(|&byte| byte == 1));
+    storage.decommit(0..4 * MIB).unwrap();
+    drop((storage, first, other));
+    assert_eq!((limit.used_bytes(), allocator.outstanding()), (0, 0));
+}
+
+#[test]
+fn nobody_decommits_what_somebody_reads_or_writes_or_what_is_frozen() {
+    let limit = Limit::unlimited();
+    let slab = SlabAllocator::new(MIB, 2).unwrap();
+    for allocator in [limited(&limit), SharedAllocator::new(slab)] {
+        let storage = Storage::from(allocator.allocate_zeroed(MIB, 64).unwrap());
+        let id = storage.id();
+        let tensor = Tensor::from_storage(&storage, 0, [64], DType::U8).unwrap();
+        let range = MIB / 2..MIB;
+        let used = limit.used_bytes();
+
+        let reads = tensor.read::<u8>().unwrap();
+        let reading = BorrowError::Reading {
+            storage: id,
+            readers: 1,
+        };
+        assert_eq!(storage.decommit(range.clone()), Err(reading));
+        assert_eq!(storage.commit(range.clone()), Ok(()));
+        drop(reads);
+
+        let writes = tensor.write::<u8>().unwrap();
+        let writing = BorrowError::Writing { storage: id };
+        assert_eq!(storage.decommit(range.clone()), Err(writing));
+        let error = storage.commit(range.clone()).unwrap_err();
+        assert_eq!(error, CommitError::Borrow(writing));
+        assert!(error.to_string().contains(&id.to_string()), "{error}");
+        drop(writes);
+
+        assert_eq!(limit.used_bytes(), used, "a refusal changes nothing");
+        // Each call ends its borrow.
+        storage.decommit(range.clone()).unwrap();
+        storage.commit(range.clone()).unwrap();
+        drop(tensor.write::<u8>().unwrap());
+        storage.freeze().unwrap();
+        let frozen = BorrowError::Frozen { storage: id };
+        assert_eq!(storage.decommit(range.clone()), Err(frozen));
+        assert_eq!(storage.commit(range), Ok(()));
+        assert_eq!(limit.used_bytes(), used);
+    }
+}
+
+#[test]
+fn a_range_that_is_not_of_the_storage_is_a_typo() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let storage = Storage::from(limited(&Limit::unlimited()).allocate(MIB, 64).unwrap());
+    for (start, end) in [(0, MIB + 1), (MIB + 1, MIB + 1), (2, 1)] {
+        let range = || std::ops::Range { start, end };
+        let panics = |call: &dyn Fn()| catch_unwind(AssertUnwindSafe(call)).is_err();
+        assert!(panics(&|| {
+            let _done = storage.decommit(range());
+        }));
+        assert!(panics(&|| {
+            let _done = storage.commit(range());
+        }));
+    }
+    assert!(storage.decommit(0..MIB).is_ok(), "and nothing is held");
+}
+
+/// Of one storage at the same time, from two threads: what is counted is right at the end.
+#[test]
+fn threads_that_decommit_and_commit_one_storage_lose_no_byte_of_the_count() {
+    let limit = Limit::unlimited();
+    let storage = Storage::from(limited(&limit).allocate(4 * MIB, 64).unwrap());
+    let all = limit.used_bytes();
+    std::thread::scope(|scope| {
+        for at in 0..2 {
+            let storage = storage.clone();
+            scope.spawn(move || {
+                for round in 0..500 {
+                    let range = at * MIB..(2 + at) * MIB;
+                    // Either may be refused, for the other one is there.
+                    if round % 2 == 0 {
+                        let _refused = storage.decommit(range);
+                    } else {
+                        let _refused = storage.commit(range);
+                    }
+                }
+            });
+        }
+    });
+    storage.commit(0..4 * MIB).unwrap();
+    assert_eq!(limit.used_bytes(), all);
+    drop(storage);
     assert_eq!(limit.used_bytes(), 0);
 }
