@@ -296,15 +296,16 @@ fn a_recording_survives_both_files_and_each_is_the_same_every_time() {
 
 #[test]
 fn the_file_looks_as_the_docs_say() {
-    let text = "# tenslab-trace,1\n# history,on\n# seen_events,3\n# dropped_events,0\n\
-        # events,3\n# live_blocks,0\n# live_untracked,0\n# live_empty,0\n\
+    let text = "# tenslab-trace,2\n# history,on\n# seen_events,4\n# dropped_events,0\n\
+        # events,4\n# live_blocks,0\n# live_untracked,0\n# live_empty,0\n\
         number,thread,event,tag,bytes,align,zeroed,capacity,address,name\n\
         0,0,allocate,kv,1000,64,false,4096,139637976727552,\n\
-        1,0,release,kv,1000,,,4096,139637976727552,\n\
-        2,0,mark,,,,,,,decode\n";
+        1,0,grow,kv,5000,,,8192,139637976727552,\n\
+        2,0,release,kv,5000,,,8192,139637976727552,\n\
+        3,0,mark,,,,,,,decode\n";
     let recording = Recording::from_csv(text.as_bytes()).unwrap();
     assert_eq!(csv(&recording), text);
-    assert_eq!(recording.events().len(), 3);
+    assert_eq!(recording.events().len(), 4);
 }
 
 /// Every kind of wrong line is refused with its number and its reason.
@@ -327,7 +328,7 @@ fn a_file_that_is_no_trace_is_refused_with_the_line() {
     };
     // Line by line: each header, then events 0 to 5 on lines 10 to 15, live on 16 and 17.
     for (line, text) in [
-        (1, "# tenslab-trace,2"),
+        (1, "# tenslab-trace,3"),
         (1, ""),
         (2, "# history,maybe"),
         (3, "# seen_events,-1"),
@@ -372,6 +373,18 @@ fn a_file_that_is_no_trace_is_refused_with_the_line() {
         (10, "0,0,mark,kv,,,,,,m"),
         (10, "0,0,release,kv,100,64,,4096,4096,"),
         (10, "0,0,release,kv,100,,,,4096,"),
+        (10, "0,0,grow,kv,100,64,,4096,4096,"),
+        (10, "0,0,grow,kv,100,,false,4096,4096,"),
+        (10, "0,0,grow,kv,100,,,99,4096,"),
+        (10, "0,0,grow,kv,100,,,4096,0,"),
+        (10, "0,0,grow,kv,100,,,4096,,"),
+        (10, "0,0,grow,,100,,,4096,4096,"),
+        (10, "0,0,grow,kv,0,,,4096,4096,"),
+        (
+            10,
+            "0,0,grow,kv,9223372036854775808,,,9223372036854775808,4096,",
+        ),
+        (10, "0,0,grow,kv,100,,,4096,4096,named"),
         (10, "0,0,refuse,kv,100,64,false,4096,4096,"),
         (10, "0,0,refuse,kv,100,64,,,,"),
         (11, lines[9]),

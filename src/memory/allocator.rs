@@ -125,10 +125,11 @@ pub unsafe trait Allocator: Send + Sync {
     ///
     /// After `Ok` the block's `len` is `bytes`, its bytes up to the old `len` are as
     /// before and the new ones are initialised; address, cookie, tag and header slot are
-    /// the same. After `Err` nothing is changed.
+    /// the same, and its capacity is no more than [`grown_capacity`](Allocator::grown_capacity)
+    /// said, if that said anything. After `Err` nothing is changed.
     ///
     /// # Errors
-    /// [`AllocError::CannotGrow`] where there is no room.
+    /// [`AllocError::CannotGrow`] where there is no room, or that of an allocator with a limit.
     ///
     /// # Safety
     /// `block` came from `allocate_block` of this very allocator and is not given back,
@@ -138,6 +139,17 @@ pub unsafe trait Allocator: Send + Sync {
             bytes,
             capacity: block.capacity(),
         })
+    }
+
+    /// Bytes of the allocator that `block` takes up at most once it has
+    /// [grown](Allocator::grow_block) to `bytes` bytes: for a limit, which has to know before.
+    /// `None` where that cannot be said; by default it can up to what the block takes up now.
+    ///
+    /// A promise about the block and no attempt: nothing is changed, and growth may fail after
+    /// any answer.
+    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
+        let capacity = block.capacity();
+        (bytes <= capacity).then_some(capacity)
     }
 
     /// Gives the memory of a part of a block back, as far as it is whole pages. The
@@ -203,6 +215,10 @@ unsafe impl<A: Allocator + ?Sized> Allocator for Arc<A> {
     unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
         // SAFETY: the caller's promise, passed on to the allocator it was made about.
         unsafe { (**self).grow_block(block, bytes) }
+    }
+
+    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
+        (**self).grown_capacity(block, bytes)
     }
 
     unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {

@@ -125,7 +125,8 @@ impl Buffer {
     /// error allocate anew and copy.
     ///
     /// # Errors
-    /// [`AllocError::CannotGrow`]; the buffer is as before.
+    /// [`AllocError::CannotGrow`], or that of an allocator with a limit; the buffer is as
+    /// before.
     pub fn try_grow(&mut self, bytes: usize) -> Result<(), AllocError> {
         if bytes <= self.len() {
             return Ok(());

@@ -235,6 +235,15 @@ unsafe impl<P: PageSource> Allocator for CpuAllocator<P> {
         Ok(())
     }
 
+    /// Whole pages, as the source says that it grows by.
+    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
+        let capacity = block.capacity();
+        if bytes <= capacity || block.cookie() & PAGES == 0 {
+            return Some(capacity); // beyond that a block of the global allocator never grows
+        }
+        bytes.checked_next_multiple_of(self.pages.page_bytes())
+    }
+
     unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
         if block.cookie() & (PAGES | LOCKED) != PAGES {
             return Decommitted::default();

@@ -159,6 +159,10 @@ unsafe impl<A: Allocator> Allocator for Fault<A> {
         unsafe { self.upstream.grow_block(block, bytes) }
     }
 
+    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
+        self.upstream.grown_capacity(block, bytes)
+    }
+
     unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.upstream.decommit(block, range) }

@@ -6,6 +6,7 @@
 //!   requests    every alignment and size, zero, overflow, zeros, tags
 //!   contents    a million seeded steps against a map of who has which byte
 //!   failures    the k-th upstream call fails, for all k
+//!   growth      a block gets longer where it stands, or is as it was
 //!   lifetimes   who may drop what, where and when; a process that forks
 //!   soak        ten million steps: memory does not drift (`TENSLAB_LONG=1`)
 //! ```
@@ -28,6 +29,7 @@ mod probe;
 
 mod contents;
 mod failures;
+mod growth;
 mod lifetimes;
 mod requests;
 mod soak;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   SlabAllocator ─▶ CountedPages ─▶ OsPages      every region, every byte, the k-th call
+//!   CpuAllocator ─▶ RoomyPages ─▶ OsPages        room behind every region, to grow into
 //!   SharedAllocator ─▶ Spy<A> ─▶ A                every block out and back, the k-th call
 //! ```
 //!
@@ -119,6 +120,98 @@ unsafe impl PageSource for CountedPages {
             .fetch_sub(region.bytes(), Ordering::Relaxed);
         // SAFETY: the caller's promise; our regions are `OsPages`'.
         unsafe { OsPages::new().release(region) }
+    }
+}
+
+/// Bytes that a block of [`RoomyPages`] can grow by.
+pub(crate) const ROOM: usize = 4 << 20;
+
+/// The system's pages with [`ROOM`] behind each region, so that whether a block can grow
+/// does not depend on where the kernel puts things.
+#[derive(Debug, Default)]
+pub(crate) struct RoomyPages {
+    /// Bytes of each region with its room, by its base.
+    whole: Mutex<HashMap<usize, usize>>,
+    out: AtomicUsize,
+    peak: AtomicUsize,
+    grows: AtomicUsize,
+    refusing: AtomicBool,
+}
+
+impl RoomyPages {
+    /// Bytes of all regions, without the room behind them.
+    pub(crate) fn out_bytes(&self) -> usize {
+        self.out.load(Ordering::SeqCst)
+    }
+
+    /// The most that they ever were.
+    pub(crate) fn peak_bytes(&self) -> usize {
+        self.peak.load(Ordering::SeqCst)
+    }
+
+    /// How often growth was asked for.
+    pub(crate) fn grows(&self) -> usize {
+        self.grows.load(Ordering::SeqCst)
+    }
+
+    /// From now on no region grows, or they do again.
+    pub(crate) fn refuse_growth(&self, refuse: bool) {
+        self.refusing.store(refuse, Ordering::SeqCst);
+    }
+
+    fn count(&self, more: usize) {
+        let out = self.out.fetch_add(more, Ordering::SeqCst) + more;
+        self.peak.fetch_max(out, Ordering::SeqCst);
+    }
+}
+
+// SAFETY: regions are the first parts of regions of `OsPages`, committed as a whole, which
+// go back as they came.
+unsafe impl PageSource for RoomyPages {
+    fn page_bytes(&self) -> usize {
+        OsPages::new().page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<Region, AllocError> {
+        let whole = OsPages::new().reserve_committed(bytes + ROOM, align)?;
+        let region = Region::new(whole.base(), whole.bytes() - ROOM, whole.align());
+        self.count(region.bytes());
+        let mut all = self.whole.lock().unwrap();
+        all.insert(whole.base().addr().get(), whole.bytes());
+        Ok(region)
+    }
+
+    unsafe fn commit(&self, _: &Region, _: Range<usize>) -> Result<(), AllocError> {
+        Ok(())
+    }
+
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
+        // SAFETY: the caller's promise; the region is the first part of one of `OsPages`.
+        unsafe { OsPages::new().decommit(region, range) }
+    }
+
+    unsafe fn grow(&self, region: &mut Region, bytes: usize) -> Result<(), AllocError> {
+        self.grows.fetch_add(1, Ordering::SeqCst);
+        let capacity = region.bytes();
+        let refused = AllocError::CannotGrow { bytes, capacity };
+        let most = self.whole.lock().unwrap()[&region.base().addr().get()];
+        if bytes > most || self.refusing.load(Ordering::SeqCst) {
+            return Err(refused);
+        }
+        let wanted = bytes.next_multiple_of(self.page_bytes()).max(capacity);
+        self.count(wanted - capacity);
+        *region = Region::new(region.base(), wanted, region.align());
+        Ok(())
+    }
+
+    unsafe fn release(&self, region: Region) {
+        let mut all = self.whole.lock().unwrap();
+        let bytes = all.remove(&region.base().addr().get()).expect("it is out");
+        drop(all);
+        let whole = Region::new(region.base(), bytes, region.align());
+        self.out.fetch_sub(region.bytes(), Ordering::SeqCst);
+        // SAFETY: the caller's promise, for the region that `reserve` took.
+        unsafe { OsPages::new().release(whole) }
     }
 }
 

@@ -13,7 +13,8 @@
 //! The order makes the limit a promise. Bytes are charged before the upstream is asked,
 //! and go back to the limit after the block went back to the upstream: so what is
 //! charged is never less than what is out, and who gets a charge finds its memory there.
-//! Where the upstream refuses, the charge goes back.
+//! Where the upstream refuses, the charge goes back. A block that grows is charged the same
+//! way, with what its upstream [says](Allocator::grown_capacity) that it may come to.
 //!
 //! Where the limit refuses, [callbacks](Limit::on_pressure) are asked for memory, with no
 //! lock held, a bounded number of times. They may allocate from and give back to the
@@ -48,8 +49,9 @@ const UPSTREAM_RETRIES: usize = 2;
 /// may share one limit; a budget over a budget of the same limit counts twice. Bytes of a
 /// block that are [decommitted](Allocator::decommit) do not count until they are
 /// [committed](Allocator::commit) again, a range at a time: committing a part of what was
-/// decommitted in one call charges for all of that. A block grows only inside what it takes
-/// up already.
+/// decommitted in one call charges for all of that. A block grows beyond what it takes up only
+/// where the upstream can say before [what that would
+/// be](Allocator::grown_capacity); that is charged first.
 ///
 /// ```
 /// use tenslab::memory::{AllocError, Budget, CpuAllocator, Limit, SharedAllocator};
@@ -206,21 +208,35 @@ unsafe impl<A: Allocator> Allocator for Budget<A> {
         drop(taken);
     }
 
-    /// Inside what the block takes up already. More than that cannot be had: what the
-    /// upstream would take is known only when it cannot be refused any more.
+    /// Charges the most that the upstream may take for it, and gives back what it did not.
     unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
-        let capacity = cost(block);
-        if bytes > capacity {
+        let before = cost(block);
+        let most = self.upstream.grown_capacity(block, bytes);
+        let Some(most) = most.filter(|&most| most >= bytes) else {
+            // Of what is not known before, the limit would hear only when it cannot be
+            // refused any more.
+            let capacity = before;
             return Err(AllocError::CannotGrow { bytes, capacity });
-        }
+        };
         // New bytes may be in pages that went with the last ones of the block.
         let end = block.len().saturating_sub(1)..block.len();
-        // SAFETY: the caller's promise, for a range of the block.
-        unsafe { self.commit(block, end) }?;
+        let gone = self.decommitted.bytes(block, &end);
+        // Before the upstream is asked, as for a new block. What is not kept goes back, all
+        // of it where the upstream refuses or panics.
+        let most = most.saturating_sub(before).saturating_add(gone);
+        let taken = Taken::new(&self.limit, most)?;
         // SAFETY: the caller's promise, passed on.
         unsafe { self.upstream.grow_block(block, bytes) }?;
-        debug_assert_eq!(cost(block), capacity, "it grew inside its capacity");
+        debug_assert!(before <= cost(block), "it grew");
+        let more = cost(block).saturating_sub(before);
+        // No other thread is at this block's records (the caller's promise), so this is what
+        // was looked up above.
+        taken.keep(more + self.decommitted.forget(block, &end));
         Ok(())
+    }
+
+    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
+        self.upstream.grown_capacity(block, bytes)
     }
 
     /// Passed on. What went and was counted does not count any more.

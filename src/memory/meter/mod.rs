@@ -237,6 +237,10 @@ unsafe impl<A: Allocator> Allocator for Meter<A> {
         Ok(())
     }
 
+    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
+        self.upstream.grown_capacity(block, bytes)
+    }
+
     unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.upstream.decommit(block, range) }

@@ -137,8 +137,9 @@ pub unsafe trait PageSource: Send + Sync {
     /// ends are multiples of the page size, and nobody uses its bytes meanwhile.
     unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize;
 
-    /// Makes a region that is committed as a whole at least `bytes` bytes long, where it
-    /// stands. By default that cannot be.
+    /// Makes a region that is committed as a whole `bytes` bytes long, rounded up to whole
+    /// [pages](PageSource::page_bytes) and never less than it is, where it stands. By default
+    /// that cannot be.
     ///
     /// # Errors
     /// [`AllocError::CannotGrow`] where the addresses behind it are taken, or the

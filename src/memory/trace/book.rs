@@ -83,6 +83,13 @@ impl Book {
         self.push(thread, EventKind::release(block));
     }
 
+    /// A block that is not empty became longer.
+    pub(super) fn grown(&mut self, thread: usize, block: &Block) {
+        let thread = self.thread(thread);
+        self.live.grow(block);
+        self.push(thread, EventKind::grow(block));
+    }
+
     pub(super) fn happened(&mut self, thread: usize, kind: EventKind) {
         let thread = self.thread(thread);
         self.push(thread, kind);
@@ -218,6 +225,14 @@ impl LiveTable {
             slot = self.next(slot);
         }
         self.slots[hole] = None;
+    }
+
+    /// Notes what the block is now, if it found a place.
+    fn grow(&mut self, block: &Block) {
+        let found = self.find(block.as_ptr().addr().get());
+        if let Some(known) = found.and_then(|slot| self.slots[slot].as_mut()) {
+            known.allocation.grown(block);
+        }
     }
 
     fn find(&self, address: usize) -> Option<usize> {

@@ -96,6 +96,17 @@ pub enum EventKind {
         /// Its first byte.
         address: usize,
     },
+    /// A block grew where it stands. (Where it could not, there is no event.)
+    Grow {
+        /// On whose behalf it was allocated.
+        tag: Tag,
+        /// Usable bytes that it has now.
+        bytes: usize,
+        /// Bytes of the allocator that it takes up now.
+        capacity: usize,
+        /// Its first byte.
+        address: usize,
+    },
     /// A request was refused.
     Refuse(Request),
     /// Somebody set a [mark](super::Trace::mark).
@@ -122,11 +133,26 @@ pub struct LiveBlock {
     pub number: u64,
     /// The thread that took it.
     pub thread: u16,
-    /// What it is.
+    /// What it is. Where it grew, the bytes of the request and the capacity are those that
+    /// it has now.
     pub allocation: Allocation,
 }
 
 impl Allocation {
+    /// The same block, longer.
+    pub(super) fn grown(&mut self, block: &Block) {
+        self.capacity = block.capacity();
+        let request = &self.request;
+        // A length of memory that is there, so it fits.
+        if let Ok(longer) = Request::new(block.len(), request.align()) {
+            let longer = longer.tagged(request.tag());
+            self.request = match request.is_zeroed() {
+                true => longer.zeroed(),
+                false => longer,
+            };
+        }
+    }
+
     pub(super) fn of(request: Request, block: &Block) -> Self {
         Self {
             request,
@@ -137,6 +163,15 @@ impl Allocation {
 }
 
 impl EventKind {
+    pub(super) fn grow(block: &Block) -> Self {
+        Self::Grow {
+            tag: block.tag(),
+            bytes: block.len(),
+            capacity: block.capacity(),
+            address: block.as_ptr().addr().get(),
+        }
+    }
+
     pub(super) fn release(block: &Block) -> Self {
         Self::Release {
             tag: block.tag(),

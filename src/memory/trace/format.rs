@@ -1,19 +1,23 @@
 //! Recordings as text: the same columns as CSV and as JSON.
 //!
 //! ```text
-//!   # tenslab-trace,1
+//!   # tenslab-trace,2
 //!   # history,on
-//!   # seen_events,3
+//!   # seen_events,4
 //!   # dropped_events,0
-//!   # events,3
+//!   # events,4
 //!   # live_blocks,0
 //!   # live_untracked,0
 //!   # live_empty,0
 //!   number,thread,event,tag,bytes,align,zeroed,capacity,address,name
 //!   0,0,allocate,kv,1000,64,false,4096,139637976727552,
-//!   1,0,release,kv,1000,,,4096,139637976727552,
-//!   2,0,mark,,,,,,,decode
+//!   1,0,grow,kv,5000,,,8192,139637976727552,
+//!   2,0,release,kv,5000,,,8192,139637976727552,
+//!   3,0,mark,,,,,,,decode
 //! ```
+//!
+//! `grow` has the bytes and the capacity that the block has from then on. It came with version
+//! 2; version 1 is the same without it, and is read as well.
 //!
 //! The same recording is the same bytes, always. A file is data: whatever is in it, the
 //! reader answers with a [`Recording`] or with the line that is wrong.
@@ -28,7 +32,15 @@ use super::{Recording, TraceHeader};
 use crate::memory::Tag;
 
 const FORMAT: &str = "tenslab-trace";
-const VERSION: u32 = 1;
+
+/// The one that is written.
+const VERSION: u32 = 2;
+
+/// From this one on blocks grow. Before, nothing else was different.
+const GROWTH_SINCE: u32 = 2;
+
+/// How a file of a version that can be read begins.
+const FIRST_LINES: [(&str, u32); 2] = [("# tenslab-trace,1", 1), ("# tenslab-trace,2", 2)];
 
 impl Recording {
     fn rows(&self) -> impl Iterator<Item = Row> {
@@ -86,11 +98,11 @@ impl Recording {
     pub fn from_csv(text: &[u8]) -> Result<Recording, TraceError> {
         let mut lines = Lines { text, line: 0 };
         let mut header = TraceHeader::default();
-        lines.read(|line| match line {
-            Some("# tenslab-trace,1") => Ok(()),
-            _ => Err(Problem::Expected {
-                expected: "# tenslab-trace,1",
-            }),
+        let version = lines.read(|line| {
+            let known = FIRST_LINES.iter().find(|(first, _)| line == Some(*first));
+            known.map(|(_, version)| *version).ok_or(Problem::Expected {
+                expected: "# tenslab-trace,1` or `2",
+            })
         })?;
         header.history = lines.read(|line| match line {
             Some("# history,on") => Ok(true),
@@ -116,7 +128,7 @@ impl Recording {
                 expected: "number,thread,event,…",
             }),
         })?;
-        let mut builder = Builder::new(header);
+        let mut builder = Builder::new(header, version >= GROWTH_SINCE);
         while !lines.text.is_empty() {
             lines.read(|line| builder.add(Line::try_from(csv_row(line.unwrap_or(""))?)?))?;
         }
@@ -138,7 +150,7 @@ impl Recording {
             .header()
             .map_err(|problem| TraceError { line: 1, problem })?;
         let lines = document.lines;
-        let mut builder = Builder::new(header);
+        let mut builder = Builder::new(header, document.version >= GROWTH_SINCE);
         let last = lines.len() + 1;
         for (line, row) in (2..).zip(lines) {
             builder
@@ -326,9 +338,10 @@ impl From<&TraceHeader> for Head {
 
 impl Document {
     fn header(&self) -> Result<TraceHeader, Problem> {
-        if self.format != FORMAT || self.version != VERSION {
+        let is_known = FIRST_LINES.iter().any(|(_, known)| *known == self.version);
+        if self.format != FORMAT || !is_known {
             return Err(Problem::Expected {
-                expected: "\"format\":\"tenslab-trace\",\"version\":1",
+                expected: "\"format\":\"tenslab-trace\",\"version\":1` or `2",
             });
         }
         let header = TraceHeader {

@@ -12,6 +12,7 @@
 //! A block's allocation is recorded after it went out and its release before it goes
 //! back. So in the history of one address allocations and releases take turns, although
 //! another thread may have the block a moment later; `loom_tests/meter.rs` explores it.
+//! Growth is recorded after it happened, when the block is its owner's still.
 //!
 //! The books are behind one short lock; [`book`] is plain code.
 
@@ -206,8 +207,23 @@ unsafe impl<A: Allocator> Allocator for Trace<A> {
         unsafe { self.upstream.release_block(block) }
     }
 
-    // No `grow_block`: a recording knows allocations and releases, so through a trace a
-    // block cannot grow.
+    /// An empty block does not: it has no address in the books. What is refused is not
+    /// recorded, for the block is as it was.
+    unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
+        if block.is_empty() {
+            let capacity = block.capacity();
+            return Err(AllocError::CannotGrow { bytes, capacity });
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.grow_block(block, bytes) }?;
+        let thread = thread_key();
+        self.book.with(|book| book.grown(thread, block));
+        Ok(())
+    }
+
+    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
+        self.upstream.grown_capacity(block, bytes)
+    }
 
     unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
         // SAFETY: the caller's promise, passed on.

@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::event::{Event, EventKind, LiveBlock};
 use super::row::{Line, TraceError, TraceProblem as Problem};
@@ -79,15 +79,18 @@ impl Recording {
 #[derive(Debug, Default)]
 pub(super) struct Builder {
     recording: Recording,
-    /// Addresses that are out according to the events so far.
-    out: HashSet<usize>,
+    /// Can blocks grow in a file of this version?
+    growth: bool,
+    /// Addresses that are out according to the events so far, and their bytes.
+    out: HashMap<usize, usize>,
     /// Addresses that are listed as live.
     listed: HashSet<usize>,
 }
 
 impl Builder {
-    pub(super) fn new(header: TraceHeader) -> Self {
+    pub(super) fn new(header: TraceHeader, growth: bool) -> Self {
         Self {
+            growth,
             recording: Recording {
                 header,
                 ..Recording::default()
@@ -122,9 +125,21 @@ impl Builder {
         match event.kind {
             EventKind::Allocate(allocation) if allocation.request.bytes() > 0 => {
                 let address = allocation.address;
-                if !self.out.insert(address) {
+                let bytes = allocation.request.bytes();
+                if self.out.insert(address, bytes).is_some() {
                     return Err(Problem::AlreadyOut { address });
                 }
+            }
+            EventKind::Grow { address, bytes, .. } => {
+                if !self.growth {
+                    return Err(Problem::Value { column: "event" });
+                }
+                // Not there where its allocation was dropped.
+                let before = self.out.get(&address).copied().unwrap_or(0);
+                if bytes < before {
+                    return Err(Problem::Shrank { before, bytes });
+                }
+                self.out.insert(address, bytes);
             }
             EventKind::Release { address, bytes, .. } if bytes > 0 => {
                 // Not there where its allocation was dropped.

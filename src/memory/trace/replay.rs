@@ -11,7 +11,7 @@ use crate::memory::{AllocError, Allocator, Block, Request, Stats, Tag};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct ReplayReport {
-    /// Calls made: requests and give-backs.
+    /// Calls made: requests, growth and give-backs.
     pub operations: u64,
     /// Requests that were served.
     pub allocations: u64,
@@ -23,11 +23,17 @@ pub struct ReplayReport {
     pub refused_here: u64,
     /// Requests that had been refused and were served here (and given back at once).
     pub served_here: u64,
+    /// Blocks that grew as recorded.
+    pub growths: u64,
+    /// Blocks that grew when it was recorded and could not here. They stay as they are.
+    pub growths_refused_here: u64,
     /// Blocks that did not lie as they must: misaligned, or over another one that is out.
     pub misplaced: u64,
     /// Recorded give-backs of blocks that the recording does not show going out (because
     /// it had dropped that), or that were refused here. Left out.
     pub skipped_releases: u64,
+    /// Recorded growth of such blocks. Left out.
+    pub skipped_growths: u64,
     /// Blocks that were out at the end of the recording. They were given back then.
     pub left_over: u64,
     /// The most that was asked for by blocks that were out at one time.
@@ -47,7 +53,7 @@ impl ReplayReport {
     /// have ended so.
     #[must_use]
     pub fn mismatches(&self) -> u64 {
-        self.refused_here + self.served_here + self.misplaced
+        self.refused_here + self.served_here + self.growths_refused_here + self.misplaced
     }
 
     /// Where each request's block was, counted from the lowest of all: `None` for one
@@ -66,6 +72,8 @@ pub(super) trait Target {
     where
         Self: 'a;
     fn take(&self, request: Request) -> Result<Self::Held<'_>, AllocError>;
+    /// `bytes` is no less than was taken.
+    fn grow(&self, held: &mut Self::Held<'_>, bytes: usize) -> Result<(), AllocError>;
     fn now(&self) -> Stats;
 }
 
@@ -114,6 +122,17 @@ impl<A: Allocator + ?Sized> Target for A {
         })
     }
 
+    fn grow(&self, held: &mut Lease<'_, A>, bytes: usize) -> Result<(), AllocError> {
+        let block = &mut *held.block;
+        if bytes < block.len() {
+            let capacity = block.capacity();
+            return Err(AllocError::CannotGrow { bytes, capacity });
+        }
+        // SAFETY: the block came from the lease's allocator (`take`) and is out, `bytes` was
+        // checked, and nobody else knows of the block.
+        unsafe { held.allocator.grow_block(block, bytes) }
+    }
+
     fn now(&self) -> Stats {
         self.stats()
     }
@@ -134,6 +153,10 @@ impl Target for Simulated {
 
     fn take(&self, request: Request) -> Result<Place<'_>, AllocError> {
         Simulated::take(self, request)
+    }
+
+    fn grow(&self, held: &mut Place<'_>, bytes: usize) -> Result<(), AllocError> {
+        Simulated::grow(self, held, bytes)
     }
 
     fn now(&self) -> Stats {
@@ -203,6 +226,7 @@ impl<'t, T: Target + ?Sized> Player<'t, T> {
                 address,
                 ..
             } => self.release(tag, bytes, address),
+            &EventKind::Grow { bytes, address, .. } => self.grow(bytes, address),
             EventKind::Mark(_) => {}
         }
     }
@@ -210,12 +234,22 @@ impl<'t, T: Target + ?Sized> Player<'t, T> {
     fn take(&mut self, request: Request) -> Option<T::Held<'t>> {
         self.report.operations += 1;
         let held = self.target.take(request).ok();
+        self.look_at_reserved();
         let address = held.as_ref().map(T::Held::address);
         let address = address.filter(|_| request.bytes() > 0);
         self.report.addresses.push(address);
+        held
+    }
+
+    fn look_at_reserved(&mut self) {
         let reserved = self.target.now().reserved_bytes;
         self.report.peak_reserved_bytes = self.report.peak_reserved_bytes.max(reserved);
-        held
+    }
+
+    fn raise_peaks(&mut self) {
+        let report = &mut self.report;
+        report.peak_requested_bytes = report.peak_requested_bytes.max(self.requested);
+        report.peak_live_bytes = report.peak_live_bytes.max(self.live);
     }
 
     fn allocate(&mut self, allocation: &Allocation) {
@@ -230,9 +264,7 @@ impl<'t, T: Target + ?Sized> Player<'t, T> {
         }
         self.requested += request.bytes();
         self.live += held.capacity();
-        let report = &mut self.report;
-        report.peak_requested_bytes = report.peak_requested_bytes.max(self.requested);
-        report.peak_live_bytes = report.peak_live_bytes.max(self.live);
+        self.raise_peaks();
         if request.bytes() == 0 {
             self.empty[request.tag() as usize].push(held);
             return;
@@ -253,11 +285,42 @@ impl<'t, T: Target + ?Sized> Player<'t, T> {
         if request.bytes() == 0 {
             return true;
         }
-        let end = start.saturating_add(held.capacity());
+        self.occupy(start, held.capacity())
+    }
+
+    /// Notes that a block is here. `false`: another one is, too.
+    fn occupy(&mut self, start: usize, capacity: usize) -> bool {
+        let end = start.saturating_add(capacity);
         let below = self.ranges.range(..end).next_back();
         let is_free = below.is_none_or(|(_, &other_end)| other_end <= start);
         self.ranges.insert(start, end);
         is_free
+    }
+
+    fn grow(&mut self, bytes: usize, address: usize) {
+        let known = self.out.get_mut(&address);
+        // Fewer bytes than it has: no recording says so.
+        let Some(out) = known.filter(|out| bytes >= out.requested) else {
+            self.report.skipped_growths += 1;
+            return;
+        };
+        self.report.operations += 1;
+        let before = out.held.capacity();
+        if self.target.grow(&mut out.held, bytes).is_err() {
+            self.report.growths_refused_here += 1;
+            return;
+        }
+        self.report.growths += 1;
+        let (start, capacity) = (out.held.address(), out.held.capacity());
+        self.requested += bytes - out.requested;
+        self.live += capacity.saturating_sub(before);
+        out.requested = bytes;
+        self.ranges.remove(&start);
+        if capacity < bytes || !self.occupy(start, capacity) {
+            self.report.misplaced += 1;
+        }
+        self.raise_peaks();
+        self.look_at_reserved();
     }
 
     fn refuse(&mut self, request: Request) {

@@ -89,6 +89,14 @@ pub enum TraceProblem {
         /// The address.
         address: usize,
     },
+    /// A block that grew has fewer bytes than before.
+    #[error("a block of {before} bytes grew to {bytes}")]
+    Shrank {
+        /// Bytes that it had.
+        before: usize,
+        /// Bytes that it has now.
+        bytes: usize,
+    },
     /// More events or blocks than the header says, or fewer.
     #[error("{found} events or live blocks where the header says {expected}")]
     Lines {
@@ -109,15 +117,17 @@ use TraceProblem as Problem;
 pub(super) enum RowKind {
     Allocate,
     Release,
+    Grow,
     Refuse,
     Mark,
     Live,
 }
 
 impl RowKind {
-    pub(super) const ALL: [RowKind; 5] = [
+    pub(super) const ALL: [RowKind; 6] = [
         RowKind::Allocate,
         RowKind::Release,
+        RowKind::Grow,
         RowKind::Refuse,
         RowKind::Mark,
         RowKind::Live,
@@ -127,6 +137,7 @@ impl RowKind {
         match self {
             RowKind::Allocate => "allocate",
             RowKind::Release => "release",
+            RowKind::Grow => "grow",
             RowKind::Refuse => "refuse",
             RowKind::Mark => "mark",
             RowKind::Live => "live",
@@ -220,7 +231,8 @@ impl Row {
         })
     }
 
-    fn release(&self) -> Result<EventKind, Problem> {
+    /// Tag, bytes, capacity and address of a block that was allocated before.
+    fn known_block(&self) -> Result<(Tag, usize, usize, usize), Problem> {
         none(self.align, "align")?;
         none(self.zeroed, "zeroed")?;
         none(self.name.as_ref(), "name")?;
@@ -228,8 +240,28 @@ impl Row {
         let capacity = value(self.capacity, "capacity")?;
         let address = value(self.address, "address")?;
         check_place(address, bytes, capacity, 1)?;
+        Ok((value(self.tag, "tag")?, bytes, capacity, address))
+    }
+
+    fn release(&self) -> Result<EventKind, Problem> {
+        let (tag, bytes, capacity, address) = self.known_block()?;
         Ok(EventKind::Release {
-            tag: value(self.tag, "tag")?,
+            tag,
+            bytes,
+            capacity,
+            address,
+        })
+    }
+
+    fn grow(&self) -> Result<EventKind, Problem> {
+        let (tag, bytes, capacity, address) = self.known_block()?;
+        if bytes == 0 {
+            return Err(Problem::Value { column: "bytes" });
+        }
+        // Else no request could ever ask for it.
+        Request::new(bytes, 1).map_err(Problem::Request)?;
+        Ok(EventKind::Grow {
+            tag,
             bytes,
             capacity,
             address,
@@ -274,6 +306,7 @@ impl TryFrom<Row> for Line {
             }
             RowKind::Allocate => EventKind::Allocate(row.allocation()?),
             RowKind::Release => row.release()?,
+            RowKind::Grow => row.grow()?,
             RowKind::Refuse => row.refuse()?,
             RowKind::Mark => row.mark()?,
         };
@@ -308,6 +341,16 @@ fn with_request(mut row: Row, request: &Request) -> Row {
     row
 }
 
+fn with_known_block(row: Row, (tag, bytes, capacity, address): (Tag, usize, usize, usize)) -> Row {
+    Row {
+        tag: Some(tag),
+        bytes: Some(bytes),
+        capacity: Some(capacity),
+        address: Some(address),
+        ..row
+    }
+}
+
 fn with_allocation(row: Row, allocation: &Allocation) -> Row {
     let mut row = with_request(row, &allocation.request);
     row.capacity = Some(allocation.capacity);
@@ -330,13 +373,13 @@ impl From<&Event> for Row {
                 bytes,
                 capacity,
                 address,
-            } => Row {
-                tag: Some(tag),
-                bytes: Some(bytes),
-                capacity: Some(capacity),
-                address: Some(address),
-                ..row(RowKind::Release)
-            },
+            } => with_known_block(row(RowKind::Release), (tag, bytes, capacity, address)),
+            &EventKind::Grow {
+                tag,
+                bytes,
+                capacity,
+                address,
+            } => with_known_block(row(RowKind::Grow), (tag, bytes, capacity, address)),
         }
     }
 }

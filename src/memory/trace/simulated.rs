@@ -89,6 +89,20 @@ impl Simulated {
         }
     }
 
+    /// Makes a block longer where it stands, if the addresses behind it are free.
+    pub(super) fn grow(&self, place: &mut Place<'_>, bytes: usize) -> Result<(), AllocError> {
+        let capacity = place.capacity;
+        let refused = AllocError::CannotGrow { bytes, capacity };
+        let wanted = bytes.checked_next_multiple_of(GRAIN).ok_or(refused)?;
+        let mut space = self.space.borrow_mut();
+        if capacity == 0 || !space.extend(place.address, capacity, wanted) {
+            return Err(refused);
+        }
+        space.requested += bytes - place.requested;
+        (place.requested, place.capacity) = (bytes, wanted.max(capacity));
+        Ok(())
+    }
+
     pub(super) fn take(&self, request: Request) -> Result<Place<'_>, AllocError> {
         let (requested, align) = (request.bytes(), request.align());
         let mut place = Place {
@@ -149,6 +163,25 @@ impl Space {
         self.live += capacity;
         self.high = self.high.max(end);
         Some(address)
+    }
+
+    /// Makes what is at `address` `wanted` bytes long, or says that it cannot be.
+    fn extend(&mut self, address: usize, capacity: usize, wanted: usize) -> bool {
+        let Some(more) = wanted.checked_sub(capacity).filter(|&more| more > 0) else {
+            return true;
+        };
+        let end = address + capacity;
+        let behind = self.by_address.get(&end).copied();
+        let Some(length) = behind.filter(|&length| length >= more) else {
+            return false;
+        };
+        self.remove(end, length);
+        if length > more {
+            self.insert(end + more, length - more);
+        }
+        self.live += more;
+        self.high = self.high.max(end + more);
+        true
     }
 
     fn give_back(&mut self, address: usize, capacity: usize) {
