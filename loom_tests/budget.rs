@@ -1,10 +1,13 @@
 //! The budget: the limit holds at every moment, and nobody is refused for another's sake.
 
+use std::ops::Range;
+use std::ptr::NonNull;
+
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use tenslab::memory::{Allocator, Budget, Charge, Limit, Request};
+use tenslab::memory::{AllocError, Allocator, Block, Budget, Charge, Decommitted, Limit, Request};
 
-use super::harness::{Fate, Gate, Lab, model};
+use super::harness::{Canary, Fate, Gate, Lab, model};
 
 /// Two threads want the one block that there is room for, and give it back.
 ///
@@ -152,3 +155,152 @@ fn a_callback_may_use_the_limit_it_is_called_for() {
         assert_eq!(limit.used_bytes(), 0);
     });
 }
+
+/// Bytes of each of two blocks, which nobody touches.
+static MEMORY: [[u8; 64]; 2] = [[0; 64]; 2];
+
+/// So many blocks of 64 bytes, parts of which can be given back. Whoever has a block has its
+/// canary.
+struct Pages {
+    free: Mutex<Vec<usize>>,
+    owned: [Canary; 2],
+}
+
+impl Pages {
+    fn new(blocks: usize) -> Self {
+        Self {
+            free: Mutex::new((0..blocks).collect()),
+            owned: [Canary::new(), Canary::new()],
+        }
+    }
+
+    fn touch(&self, block: &Block) {
+        let canary = &self.owned[usize::try_from(block.cookie()).unwrap()];
+        canary.write(canary.read() + 1);
+    }
+}
+
+// SAFETY: loom's parts; a canary is only touched by who has its block, which loom checks.
+unsafe impl Sync for Pages {}
+
+// SAFETY: a block of the array is out once at a time, as `free` says; the bytes are
+// initialised, and no model writes or reads them.
+unsafe impl Allocator for Pages {
+    fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
+        let bytes = request.bytes();
+        let taken = self.free.lock().unwrap().pop();
+        let at = taken.ok_or(AllocError::OutOfMemory { bytes })?;
+        let start = NonNull::from(&MEMORY[at]).cast();
+        let block = Block::new(start, bytes, 64, at as u64, request.tag());
+        self.touch(&block);
+        Ok(block)
+    }
+
+    unsafe fn release_block(&self, block: Block) {
+        self.touch(&block);
+        let at = usize::try_from(block.cookie()).unwrap();
+        self.free.lock().unwrap().push(at);
+    }
+
+    unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
+        self.touch(block);
+        Decommitted {
+            bytes: range.len(),
+            ..Decommitted::default()
+        }
+    }
+}
+
+/// Two threads want the only block, give a part of it back, and then all of it.
+///
+/// Fails when what is decommitted is forgotten after the block went back: the other thread
+/// has it by then, and it is the other's record that is forgotten.
+#[test]
+fn a_record_goes_before_its_block() {
+    fn round(budget: &Budget<Pages>) -> bool {
+        let Ok(block) = budget.allocate_block(Request::new(64, 1).unwrap()) else {
+            return false;
+        };
+        // SAFETY: this budget's block, which is out, and a range of it.
+        assert_eq!(unsafe { budget.decommit(&block, 0..48) }.bytes, 48);
+        // SAFETY: from this budget's `allocate_block`, and it goes by value, once.
+        unsafe { budget.release_block(block) };
+        true
+    }
+
+    model(|| {
+        let limit = Limit::unlimited();
+        let budget = Arc::new(Budget::new(Pages::new(1), &limit));
+        let gate = Arc::new(Gate::new());
+        let other = thread::spawn({
+            let (gate, budget) = (Arc::clone(&gate), Arc::clone(&budget));
+            move || {
+                gate.pass();
+                round(&budget)
+            }
+        });
+        gate.pass();
+        let mine = round(&budget);
+        let theirs = other.join().unwrap();
+        assert!(mine || theirs, "there is one block");
+        assert_eq!(limit.used_bytes(), 0);
+    });
+}
+
+/// One thread decommits a block and hands it on; the other decommits one of its own and
+/// gives both back.
+///
+/// Fails when blocks with a record are counted after the lock, with a load and a store: one
+/// of two is lost, and who gives the second block back does not look for its record.
+#[test]
+fn who_releases_sees_what_another_decommitted() {
+    fn decommitted(budget: &Budget<Pages>, block: Block) -> Block {
+        // SAFETY: this budget's block, which is out, and a range of it.
+        assert_eq!(unsafe { budget.decommit(&block, 0..48) }.bytes, 48);
+        block
+    }
+
+    fn release(budget: &Budget<Pages>, block: Block) {
+        // SAFETY: from this budget's `allocate_block`, and it goes by value, once.
+        unsafe { budget.release_block(block) };
+    }
+
+    model(|| {
+        let limit = Limit::unlimited();
+        let budget = Arc::new(Budget::new(Pages::new(2), &limit));
+        let gate = Arc::new(Gate::new());
+        let request = Request::new(64, 1).unwrap();
+        let [mine, theirs] = [(); 2].map(|()| budget.allocate_block(request).unwrap());
+        let handed_on = Arc::new(Mutex::new(None));
+        let other = thread::spawn({
+            let (gate, budget) = (Arc::clone(&gate), Arc::clone(&budget));
+            let (handed_on, theirs) = (Arc::clone(&handed_on), Sent(theirs));
+            move || {
+                gate.pass();
+                let Sent(theirs) = { theirs };
+                let theirs = decommitted(&budget, theirs);
+                *handed_on.lock().unwrap() = Some(Sent(theirs));
+            }
+        });
+        gate.pass();
+        release(&budget, decommitted(&budget, mine));
+        let early = handed_on.lock().unwrap().take();
+        let is_early = early.is_some();
+        if let Some(Sent(theirs)) = early {
+            release(&budget, theirs);
+        }
+        other.join().unwrap();
+        let late = handed_on.lock().unwrap().take();
+        assert!(late.is_some() != is_early);
+        if let Some(Sent(theirs)) = late {
+            release(&budget, theirs);
+        }
+        assert_eq!(limit.used_bytes(), 0);
+    });
+}
+
+/// A block on its way to another thread.
+struct Sent(Block);
+
+// SAFETY: a block is the right to give it back, which any thread may.
+unsafe impl Send for Sent {}

@@ -46,6 +46,8 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::BudgetGivesBackFirst => &["budget::who_gets_bytes_finds_their_block_there"],
         Mutant::BudgetPeakTwoSteps => &["budget::a_smaller_peak_never_wins"],
         Mutant::PressureUnderLock => &["budget::a_callback_may_use_the_limit_it_is_called_for"],
+        Mutant::DecommitForgetsLate => &["budget::a_record_goes_before_its_block"],
+        Mutant::DecommitCountTwoSteps => &["budget::who_releases_sees_what_another_decommitted"],
         Mutant::MeterCountsAfterRelease => &["meter::a_block_that_went_back_is_not_counted_twice"],
         Mutant::TraceRecordsAfterRelease => {
             &["meter::a_block_is_recorded_as_back_before_it_is_out_again"]

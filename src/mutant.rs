@@ -51,6 +51,10 @@ pub enum Mutant {
     BudgetPeakTwoSteps,
     /// `Limit`: a callback is called with the lock held.
     PressureUnderLock,
+    /// `Budget`: forgets what of a block is decommitted only after the block went back.
+    DecommitForgetsLate,
+    /// `Budget`: counts blocks that are decommitted after the lock, with a load and a store.
+    DecommitCountTwoSteps,
     /// `Meter`: counts a block as back only after it went back.
     MeterCountsAfterRelease,
     /// `Trace`: records a release only after the block went back.
@@ -100,7 +104,7 @@ pub enum Mutant {
 #[cfg(any(loom, tenslab_tsan))]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 43] = [
+    pub const ALL: [Mutant; 45] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -122,6 +126,8 @@ impl Mutant {
         Mutant::BudgetGivesBackFirst,
         Mutant::BudgetPeakTwoSteps,
         Mutant::PressureUnderLock,
+        Mutant::DecommitForgetsLate,
+        Mutant::DecommitCountTwoSteps,
         Mutant::MeterCountsAfterRelease,
         Mutant::TraceRecordsAfterRelease,
         Mutant::LastViewRelaxed,

@@ -9,11 +9,15 @@
 //! decommits. So a range is kept whole with the bytes it came to, and comes back whole: who
 //! commits a part of it is charged for all of it. That charges too much at times and never
 //! too little; who commits what it decommitted is charged exactly.
+//!
+//! One lock, and a count of blocks beside it that is looked at without: whoever gives a block
+//! back got it after its records were made. `loom_tests/budget.rs` explores both.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::memory::Block;
+use crate::mutant::{self, Mutant};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Mutex, Ordering};
 
@@ -77,11 +81,16 @@ impl DecommittedRanges {
     pub(super) fn record(&self, block: &Block, range: Range<usize>, bytes: usize) {
         let mut ranges = self.ranges.lock();
         let gone = ranges.entry(key(block)).or_default();
-        if gone.is_empty() {
+        let is_first = gone.is_empty();
+        gone.push(Gone { range, bytes });
+        if is_first && mutant::is(Mutant::DecommitCountTwoSteps) {
+            drop(ranges);
+            let blocks = self.blocks.load(Ordering::Relaxed);
+            self.blocks.store(blocks + 1, Ordering::Relaxed);
+        } else if is_first {
             // Relaxed: see `is_empty`.
             self.blocks.fetch_add(1, Ordering::Relaxed);
         }
-        gone.push(Gone { range, bytes });
     }
 
     /// The bytes that are not charged of what `range` meets.

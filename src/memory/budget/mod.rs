@@ -193,6 +193,15 @@ unsafe impl<A: Allocator> Allocator for Budget<A> {
     unsafe fn release_block(&self, block: Block) {
         let mut charged = cost(&block);
         if !self.decommitted.is_empty() {
+            if mutant::is(Mutant::DecommitForgetsLate) {
+                let (at, len, capacity) = (block.as_ptr(), block.len(), block.capacity());
+                let copy = Block::new(at, len, capacity, block.cookie(), block.tag());
+                charged -= self.decommitted.bytes(&block, &(0..usize::MAX));
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.upstream.release_block(block) };
+                self.decommitted.forget(&copy, &(0..usize::MAX));
+                return self.limit.give_back(charged);
+            }
             // Before the block goes back: afterwards its address may be another block's.
             charged = charged.saturating_sub(self.decommitted.forget(&block, &(0..usize::MAX)));
         }
