@@ -254,6 +254,10 @@ unsafe impl Allocator for SharedAllocator {
         unsafe { self.core().allocator.grow_block(block, bytes) }
     }
 
+    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
+        self.core().allocator.grown_capacity(block, bytes)
+    }
+
     unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
         // SAFETY: the caller's promise, passed on to the allocator it was made about.
         unsafe { self.core().allocator.decommit(block, range) }
