@@ -14,10 +14,18 @@ use tenslab::{DType, SharedAllocator, SlabAllocator, Tensor, memory, ops};
 /// Bytes of the source: one in the cache, one far out of it.
 const SIZES: [usize; 2] = [256 << 10, 256 << 20];
 
-fn square(bytes: usize) -> Tensor {
-    let side = (bytes / 4).isqrt();
-    let tensor = Tensor::empty([side, side], DType::F32, memory::cpu()).unwrap();
-    ops::fill_uniform(&tensor, -100.0, 100.0, 1).unwrap();
+fn square(bytes: usize, dtype: DType) -> Tensor {
+    let side = (bytes / dtype.bytes()).isqrt();
+    let tensor = Tensor::empty([side, side], dtype, memory::cpu()).unwrap();
+    if dtype.is_floating_point() {
+        ops::fill_uniform(&tensor, -100.0, 100.0, 1).unwrap();
+    } else {
+        // Bytes that no row repeats.
+        let mut bytes = tensor.write_bytes().unwrap();
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = (at % 113).to_le_bytes()[0];
+        }
+    }
     tensor
 }
 
@@ -26,20 +34,26 @@ fn copies(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group("copy");
         group.sample_size(10);
         group.throughput(Throughput::Bytes(bytes as u64));
-        let whole = square(bytes);
         let (from, mut to) = (vec![1_u8; bytes], vec![1_u8; bytes]);
         group.bench_function(BenchmarkId::new("memcpy", bytes), |b| {
             b.iter(|| black_box(&mut to).copy_from_slice(black_box(&from)));
         });
-        let views = [
-            ("contiguous", whole.clone()),
-            ("transposed", whole.transpose(0, 1).unwrap()),
+        let cases = [
+            ("contiguous", DType::F32),
+            ("transposed", DType::U8),
+            ("transposed", DType::F16),
+            ("transposed", DType::F32),
+            ("transposed", DType::F64),
         ];
-        for (name, src) in views {
-            let dst = Tensor::zeros(*src.shape(), DType::F32, memory::cpu()).unwrap();
+        for (layout, dtype) in cases {
+            let mut src = square(bytes, dtype);
+            if layout == "transposed" {
+                src = src.transpose(0, 1).unwrap();
+            }
+            let dst = Tensor::zeros(*src.shape(), dtype, memory::cpu()).unwrap();
             ops::copy(&dst, &src).unwrap();
             assert_eq!(ops::allclose(&dst, &src, None).unwrap().mismatches, 0);
-            group.bench_function(BenchmarkId::new(name, bytes), |b| {
+            group.bench_function(BenchmarkId::new(format!("{layout} {dtype}"), bytes), |b| {
                 b.iter(|| ops::copy(&dst, black_box(&src)).unwrap());
             });
         }
@@ -57,7 +71,7 @@ fn casts(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("memcpy", bytes), |b| {
             b.iter(|| black_box(&mut to).copy_from_slice(black_box(&from)));
         });
-        let src = square(bytes);
+        let src = square(bytes, DType::F32);
         let slab = SharedAllocator::new(SlabAllocator::new(bytes.next_multiple_of(64), 1).unwrap());
         for to in [DType::BF16, DType::F16, DType::I32] {
             // The block was used before: no page is touched for the first time.

@@ -24,6 +24,7 @@ mod fill;
 mod gather;
 mod golden;
 mod random;
+mod turned;
 
 use tenslab::memory::cpu;
 use tenslab::{Element, Shape, Tensor};

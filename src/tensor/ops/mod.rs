@@ -26,6 +26,7 @@ mod rows;
 mod span;
 #[cfg(feature = "rayon")]
 mod threads;
+mod turn;
 
 pub use self::cast::cast;
 pub use self::cat::{cat, stack};

@@ -112,7 +112,7 @@ fn heads(elements: usize) -> Vec<usize> {
     vec![elements / (16 * 64), 16, 64]
 }
 
-const LAYOUTS: [Layout; 7] = [
+const LAYOUTS: [Layout; 9] = [
     Layout {
         name: "contiguous f32",
         dtype: DType::F32,
@@ -128,6 +128,18 @@ const LAYOUTS: [Layout; 7] = [
     Layout {
         name: "transposed u16",
         dtype: DType::U16,
+        dims: square,
+        view: View::Permuted(&[1, 0]),
+    },
+    Layout {
+        name: "transposed u8",
+        dtype: DType::U8,
+        dims: square,
+        view: View::Permuted(&[1, 0]),
+    },
+    Layout {
+        name: "transposed f64",
+        dtype: DType::F64,
         dims: square,
         view: View::Permuted(&[1, 0]),
     },
@@ -246,11 +258,17 @@ mod candle {
         ) -> Option<Box<dyn FnMut() + Send>>;
     }
 
-    impl Maybe for u16 {
-        fn contiguous(_: &Tensor, _: &View, _: &Tensor) -> Option<Box<dyn FnMut() + Send>> {
-            None
-        }
+    /// The dtypes for which candle is not asked.
+    macro_rules! not_asked {
+        ($($T:ty),*) => { $(
+            impl Maybe for $T {
+                fn contiguous(_: &Tensor, _: &View, _: &Tensor) -> Option<Box<dyn FnMut() + Send>> {
+                    None
+                }
+            }
+        )* };
     }
+    not_asked!(u8, u16, f64);
 
     impl Maybe for f32 {
         #[cfg(not(feature = "candle"))]
@@ -336,7 +354,9 @@ fn main() {
                 let cell = format!("copy {}/{kib}KiB/{threads}", layout.name);
                 if wanted(&cell) {
                     pool.install(|| match layout.dtype {
+                        DType::U8 => copies::<u8>(layout, &cell, kib << 10, options.rounds),
                         DType::U16 => copies::<u16>(layout, &cell, kib << 10, options.rounds),
+                        DType::F64 => copies::<f64>(layout, &cell, kib << 10, options.rounds),
                         _ => copies::<f32>(layout, &cell, kib << 10, options.rounds),
                     });
                 }
