@@ -12,7 +12,7 @@
 
 use tenslab::memory::{BorrowError, SharedAllocator, SlabAllocator, Storage, cpu};
 use tenslab::tensor::TensorError;
-use tenslab::{DType, Tensor, f16};
+use tenslab::{DType, Tensor, f16, ops};
 
 fn zeros(dims: [usize; 2]) -> Tensor {
     Tensor::zeros(dims, DType::F32, cpu()).unwrap()
@@ -181,8 +181,18 @@ fn no_safe_path_writes_to_frozen_storage() {
     let error = Tensor::write_disjoint::<f32, 1>([&view]).unwrap_err();
     assert_eq!(error, refused);
     assert_eq!(tensor.get_mut::<f32>().unwrap_err(), refused);
-    let error = tenslab::ops::copy(&tensor, &src).unwrap_err();
-    assert_eq!(error, refused);
+    let table = zeros([3, 4]);
+    for refusal in [
+        ops::copy(&tensor, &src),
+        ops::copy(&view, &src.select(0, 1).unwrap()),
+        ops::fill(&view, 1),
+        ops::fill(&tensor.transpose(0, 1).unwrap(), 1),
+        ops::fill_uniform(&tensor, 1.0, 2.0, 7),
+        ops::fill_normal(&view, 1.0, 2.0, 7),
+        ops::gather_rows(&tensor, &table, &[2, 0]),
+    ] {
+        assert_eq!(refusal.unwrap_err(), refused);
+    }
     // A later view or clone is as frozen, and a forgotten or dropped one changes nothing.
     let later = tensor
         .reshape([8])

@@ -201,16 +201,22 @@ impl Tensor {
     }
 
     /// The same elements, packed: this tensor again where it is contiguous already (it then
-    /// shares the bytes, as a clone does), else a copy from `allocator`.    ///
-    /// For bytes of its own whatever the layout, cast to the same dtype.
+    /// shares the bytes, as a clone does), else a copy from `allocator`. Of the methods it is the only
+    /// one that copies; the functions in [`ops`] say so by name.
+    ///
+    /// For bytes of its own whatever the layout, copy into a new tensor, of any dtype:
     ///
     /// ```
-    /// # use tenslab::{DType, Tensor, memory};
+    /// # use tenslab::{DType, Tensor, memory, ops};
     /// let matrix = Tensor::zeros([3, 4], DType::F32, memory::cpu())?;
     /// let packed = matrix.transpose(0, 1)?.contiguous_in(memory::cpu())?;
     /// assert_eq!(packed.strides().values(), [3, 1]);
     /// assert_ne!(packed.storage_id(), matrix.storage_id());
     /// assert_eq!(packed.contiguous_in(memory::cpu())?.storage_id(), packed.storage_id());
+    ///
+    /// let own = Tensor::empty(*packed.shape(), packed.dtype(), memory::cpu())?;
+    /// ops::copy(&own, &packed)?;
+    /// assert_ne!(own.storage_id(), packed.storage_id());
     /// # Ok::<(), tenslab::tensor::TensorError>(())
     /// ```
     ///

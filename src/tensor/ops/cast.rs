@@ -34,7 +34,8 @@ type Convert<S, D> = fn(&[S], &mut [D]) -> Option<usize>;
 /// The elements of `src` as another dtype, in a new contiguous tensor.
 ///
 /// Always new, also for the same dtype: then it is a deep copy. Booleans are neither
-/// numbers here nor made of them.
+/// numbers here nor made of them, and are not cast to themselves either: for a deep copy of
+/// any dtype there are [`Tensor::empty`] and [`ops::copy`](super::copy()).
 ///
 /// - To a float: the value as `f64`, rounded to `f32` and that to a half, each to nearest
 ///   and ties to even; too large becomes infinity. Between `f32`, `f16` and `bf16` bits
@@ -55,6 +56,10 @@ type Convert<S, D> = fn(&[S], &mut [D]) -> Option<usize>;
 /// wide.write::<f32>()?[4] = 1e10;
 /// let error = ops::cast(&wide, DType::I32, memory::cpu()).unwrap_err();
 /// assert_eq!(error.to_string(), "10000000000 at [1, 1] is no int32");
+///
+/// let mask = ops::full([4], true, DType::Bool, memory::cpu())?;
+/// assert!(ops::cast(&mask, DType::Bool, memory::cpu()).is_err());
+/// ops::copy(&Tensor::empty([4], DType::Bool, memory::cpu())?, &mask)?;
 /// # Ok::<(), tenslab::tensor::TensorError>(())
 /// ```
 ///
