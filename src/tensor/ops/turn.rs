@@ -21,9 +21,6 @@
 
 use super::span::Word;
 
-/// Bytes of a vector.
-const ROW: usize = 16;
-
 /// The square with rows and columns exchanged. Fastest where a row is 16 bytes.
 #[inline(always)]
 pub(super) fn turn_block<E: Word, const LANES: usize>(
@@ -63,7 +60,10 @@ mod sse2 {
     };
     use std::mem::transmute_copy;
 
-    use super::{ROW, Word, turn_portable};
+    use super::{Word, turn_portable};
+
+    /// Bytes of a vector.
+    const ROW: usize = 16;
 
     #[inline(always)]
     pub(super) fn turn<E: Word, const LANES: usize>(
