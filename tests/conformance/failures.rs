@@ -9,7 +9,7 @@ use tenslab::memory::{
 use tenslab::{DType, Tensor};
 
 use super::probe::{CountedPages, FailAt, Spy};
-use super::{Any, BLOCK, BOTTOMS, name, wrap, wrappers};
+use super::{Any, BLOCK, BOTTOMS, block_bytes, name, widened, wrap, wrappers};
 
 /// All kinds of allocation, until one fails. Returns the bytes of those that came out.
 fn story(handle: &SharedAllocator) -> Result<usize, AllocError> {
@@ -57,7 +57,7 @@ fn any_call_between_the_layers_may_fail() {
                 let mut k = 0;
                 loop {
                     let what = format!("{}, {k} at {depth}", name(&wrappers, bottom.name));
-                    let (spy, log) = Spy::watching(wrap(below, (bottom.make)()));
+                    let (spy, log) = Spy::watching(wrap(below, bottom.under(&wrappers)));
                     let fault = Arc::new(Fault::new(spy, FaultPlan::Calls(k..k + 1)));
                     let whole = wrap(above, Arc::clone(&fault) as Any);
                     let found = told(whole, &what);
@@ -85,7 +85,7 @@ fn any_call_for_pages_may_fail() {
             let what = format!("{}, {k}", name(&wrappers, "slab of pages"));
             let pages = CountedPages::new(FailAt::call(k));
             let counts = Arc::clone(&pages.0);
-            let slab = SlabAllocator::with_pages(BLOCK, 64, pages).unwrap();
+            let slab = SlabAllocator::with_pages(block_bytes(&wrappers), 64, pages).unwrap();
             let found = told(wrap(&wrappers, Arc::new(slab)), &what);
             assert_eq!(found.is_err(), counts.fail.calls() > k, "{what}");
             assert_eq!(
@@ -110,7 +110,10 @@ fn a_stack_that_always_fails_stays_as_it_was() {
         let fault = Arc::new(Fault::new(CpuAllocator::new(), plan));
         let handle = SharedAllocator::new(wrap(&wrappers, Arc::clone(&fault) as Any));
         for bytes in [0, 1, BLOCK, isize::MAX as usize - 63] {
-            let error = AllocError::OutOfMemory { bytes };
+            let error = match widened(&wrappers, bytes, 64) {
+                Ok(bytes) => AllocError::OutOfMemory { bytes },
+                Err(error) => error,
+            };
             assert_eq!(handle.allocate(bytes, 64).unwrap_err(), error);
             assert_eq!(handle.allocate_zeroed(bytes, 64).unwrap_err(), error);
         }

@@ -14,7 +14,7 @@ use super::{BOTTOMS, Stack, name, stacks, wrap, wrappers};
 fn watched(story: impl Fn(SharedAllocator)) {
     for bottom in BOTTOMS {
         for wrappers in wrappers() {
-            let (spy, log) = Spy::watching((bottom.make)());
+            let (spy, log) = Spy::watching(bottom.under(&wrappers));
             story(SharedAllocator::new(wrap(&wrappers, Arc::new(spy))));
             let what = name(&wrappers, bottom.name);
             assert!(log.taken() > 0, "{what}: nothing was asked for");
@@ -66,7 +66,7 @@ fn the_numbers_follow_a_buffer_to_the_stack_it_came_from() {
     for bottom in BOTTOMS {
         for wrappers in wrappers() {
             let [one, other] =
-                [(); 2].map(|()| SharedAllocator::new(wrap(&wrappers, (bottom.make)())));
+                [(); 2].map(|()| SharedAllocator::new(wrap(&wrappers, bottom.under(&wrappers))));
             let before = other.stats();
             let buffers = some(&one);
             let counted = one.stats();

@@ -37,41 +37,78 @@ mod soak;
 use std::sync::Arc;
 
 use tenslab::memory::{
-    Allocator, Budget, CpuAllocator, Fault, FaultPlan, Limit, MAX_ALIGN, Meter, SharedAllocator,
-    SlabAllocator, Trace,
+    AllocError, Allocator, Budget, CpuAllocator, Fault, FaultPlan, Guarded, Limit, MAX_ALIGN,
+    Meter, SharedAllocator, SlabAllocator, Trace,
 };
 
-/// Bytes of a block of the slabs in the suite.
+/// The most that the suite asks of every stack at once, and what a slab's block has where
+/// no wrapper needs room of its own in it.
 const BLOCK: usize = 256 << 10;
 
 /// Any allocator. Behind a pointer, so that stacks are rows of a table and not types.
 type Any = Arc<dyn Allocator>;
 
 /// What stands at the bottom of a stack, and the most that it gives.
-#[derive(Clone, Copy)]
 struct Bottom {
     name: &'static str,
-    make: fn() -> Any,
-    max_bytes: usize,
-    max_align: usize,
+    /// Takes the bytes of a block, where blocks have a size.
+    make: fn(usize) -> Any,
+    /// Do blocks have a size, which is the most that it gives and aligns to?
+    has_blocks: bool,
+}
+
+impl Bottom {
+    /// One that gives [`BLOCK`] bytes through `wrappers`.
+    fn under(&self, wrappers: &[&'static Wrapper]) -> Any {
+        (self.make)(block_bytes(wrappers))
+    }
 }
 
 #[rustfmt::skip]
 const BOTTOMS: &[Bottom] = &[
-    Bottom { name: "cpu", make: || Arc::new(CpuAllocator::new()), max_bytes: usize::MAX, max_align: MAX_ALIGN },
-    Bottom { name: "slab", make: || Arc::new(SlabAllocator::new(BLOCK, 64).unwrap()), max_bytes: BLOCK, max_align: BLOCK },
+    Bottom { name: "cpu", make: |_| Arc::new(CpuAllocator::new()), has_blocks: false },
+    Bottom { name: "slab", make: |bytes| Arc::new(SlabAllocator::new(bytes, 64).unwrap()), has_blocks: true },
 ];
 
-type Wrapper = (&'static str, fn(Any) -> Any);
+/// What stands above, and what it does to a request.
+struct Wrapper {
+    name: &'static str,
+    make: fn(Any) -> Any,
+    /// Bytes that it asks for around a block of at least a byte, by the alignment.
+    around: fn(usize) -> usize,
+    /// Does it write every byte of a block, and never let one grow?
+    is_guard: bool,
+}
+
+const fn plain(name: &'static str, make: fn(Any) -> Any) -> Wrapper {
+    Wrapper {
+        name,
+        make,
+        around: |_| 0,
+        is_guard: false,
+    }
+}
+
+/// The redzones of a [`Guarded`]: 64 bytes behind, and in front as many as keep the
+/// alignment, unless that is more than 4 KiB.
+fn redzones(align: usize) -> usize {
+    64 + if align <= 4096 { align.max(64) } else { 0 }
+}
 
 #[rustfmt::skip]
 const WRAPPERS: &[Wrapper] = &[
-    ("arc", |upstream| Arc::new(upstream)),
-    ("shared", |upstream| Arc::new(SharedAllocator::new(upstream))),
-    ("meter", |upstream| Arc::new(Meter::new(upstream))),
-    ("budget", |upstream| Arc::new(Budget::new(upstream, &Limit::unlimited()))),
-    ("trace", |upstream| Arc::new(Trace::new(upstream))),
-    ("fault", |upstream| Arc::new(Fault::new(upstream, FaultPlan::Never))),
+    plain("arc", |upstream| Arc::new(upstream)),
+    plain("shared", |upstream| Arc::new(SharedAllocator::new(upstream))),
+    plain("meter", |upstream| Arc::new(Meter::new(upstream))),
+    plain("budget", |upstream| Arc::new(Budget::new(upstream, &Limit::unlimited()))),
+    plain("trace", |upstream| Arc::new(Trace::new(upstream))),
+    plain("fault", |upstream| Arc::new(Fault::new(upstream, FaultPlan::Never))),
+    // Without a quarantine, so that what was given back is not live any more;
+    // `tests/guarded.rs` looks at the quarantine.
+    Wrapper {
+        name: "guarded", make: |upstream| Arc::new(Guarded::new(upstream).with_quarantine(0)),
+        around: redzones, is_guard: true,
+    },
 ];
 
 /// Wrappers, the outermost first.
@@ -91,27 +128,68 @@ fn wrap(wrappers: &[&'static Wrapper], bottom: Any) -> Any {
     wrappers
         .iter()
         .rev()
-        .fold(bottom, |upstream, (_, wrapper)| wrapper(upstream))
+        .fold(bottom, |upstream, wrapper| (wrapper.make)(upstream))
+}
+
+/// Is one of them a guard?
+fn is_guarded(wrappers: &[&'static Wrapper]) -> bool {
+    wrappers.iter().any(|wrapper| wrapper.is_guard)
+}
+
+/// The bytes that the bottom is asked for, or how the wrapper refuses for which they
+/// become too many.
+fn widened(wrappers: &[&'static Wrapper], bytes: usize, align: usize) -> Result<usize, AllocError> {
+    let most = isize::MAX as usize - (align - 1);
+    wrappers.iter().try_fold(bytes, |bytes, wrapper| {
+        let around = if bytes == 0 {
+            0
+        } else {
+            (wrapper.around)(align)
+        };
+        bytes
+            .checked_add(around)
+            .filter(|&wide| wide <= most)
+            .ok_or(AllocError::SizeOverflow { bytes, align })
+    })
+}
+
+/// Bytes of a slab's block that gives [`BLOCK`] of them through `wrappers`, at every
+/// alignment: just [`BLOCK`], where nothing is asked for around it.
+fn block_bytes(wrappers: &[&'static Wrapper]) -> usize {
+    let widest = (0..=BLOCK.ilog2()).map(|log| widened(wrappers, BLOCK, 1 << log).unwrap());
+    widest.max().unwrap().next_power_of_two()
 }
 
 fn name(wrappers: &[&'static Wrapper], bottom: &str) -> String {
-    let names = wrappers.iter().map(|(name, _)| *name);
+    let names = wrappers.iter().map(|wrapper| wrapper.name);
     names.chain([bottom]).collect::<Vec<_>>().join(" of ")
 }
 
 struct Stack {
     name: String,
     allocator: SharedAllocator,
-    bottom: Bottom,
+    wrappers: Wrappers,
+    /// The most that the bottom gives, redzones included.
+    max_bytes: usize,
+    max_align: usize,
 }
 
 /// Every stack, fresh.
 fn stacks() -> impl Iterator<Item = Stack> {
     BOTTOMS.iter().flat_map(|bottom| {
-        wrappers().into_iter().map(|wrappers| Stack {
-            name: name(&wrappers, bottom.name),
-            allocator: SharedAllocator::new(wrap(&wrappers, (bottom.make)())),
-            bottom: *bottom,
+        wrappers().into_iter().map(|wrappers| {
+            let (max_bytes, max_align) = if bottom.has_blocks {
+                (block_bytes(&wrappers), block_bytes(&wrappers))
+            } else {
+                (usize::MAX, MAX_ALIGN)
+            };
+            Stack {
+                name: name(&wrappers, bottom.name),
+                allocator: SharedAllocator::new(wrap(&wrappers, bottom.under(&wrappers))),
+                wrappers,
+                max_bytes,
+                max_align,
+            }
         })
     })
 }
@@ -128,4 +206,23 @@ fn every_two_wrappers_are_there() {
     let names: std::collections::HashSet<String> = stacks().map(|stack| stack.name).collect();
     assert_eq!(names.len(), BOTTOMS.len() * each);
     assert!(names.contains("slab") && names.contains("budget of meter of cpu"));
+    assert!(names.contains("guarded of guarded of slab"));
+}
+
+/// What a guard asks for is what its row says, and no other stack has larger blocks.
+#[test]
+fn only_a_guard_asks_for_more_than_it_gives() {
+    for wrappers in wrappers() {
+        let what = name(&wrappers, "spy");
+        let (spy, log) = probe::Spy::watching(CpuAllocator::new());
+        let stack = SharedAllocator::new(wrap(&wrappers, Arc::new(spy)));
+        for (bytes, align) in [(0, 64), (1, 1), (100, 64), (100, 128), (1, 4096), (1, 8192)] {
+            drop(stack.allocate(bytes, align).unwrap());
+            let asked = log.last_request().bytes();
+            assert_eq!(Ok(asked), widened(&wrappers, bytes, align), "{what}");
+            assert_eq!(asked > bytes, bytes > 0 && is_guarded(&wrappers), "{what}");
+        }
+        let larger = if is_guarded(&wrappers) { 2 } else { 1 };
+        assert_eq!(block_bytes(&wrappers), larger * BLOCK, "{what}");
+    }
 }
