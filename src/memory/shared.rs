@@ -135,7 +135,7 @@ impl SharedAllocator {
     /// As [`allocate`](SharedAllocator::allocate).
     ///
     /// # Panics
-    /// If `align` is not a power of two.
+    /// As [`allocate`](SharedAllocator::allocate).
     #[inline(always)]
     #[track_caller]
     pub fn allocate_zeroed(&self, bytes: usize, align: usize) -> Result<Buffer, AllocError> {

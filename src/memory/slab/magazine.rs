@@ -3,7 +3,7 @@
 //! ```text
 //!   thread 0 ─▶ | len | out | asked for | ids … |      one magazine and its door, 128 bytes
 //!   thread 1 ─▶ | len | out | asked for | ids … |
-//!   thread 9 ─▶ one of two that have no owner, where more threads run than there are seats
+//!   thread 9 ─▶ one of four that have no owner, where more threads run than there are seats
 //! ```
 //!
 //! They lie at [seats](crate::memory::seat): a thread uses its own without an atomic exchange,
