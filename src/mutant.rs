@@ -99,12 +99,34 @@ pub enum Mutant {
     HandleTwoSteps,
     /// `Guarded`: gives a block back first and forgets it afterwards.
     GuardErasesLate,
+    /// KV index: the last token of a block does not count.
+    KvIgnoresLastToken,
+    /// KV index: a block that is evicted stays findable.
+    KvKeepsStaleKey,
+    /// KV blocks: a chain becomes idle from its head on.
+    KvHeadFirst,
+    /// KV ledger: what is there is held only after blocks were taken for the rest.
+    KvMatchesWithoutPin,
+    /// KV ledger: who is refused keeps what it found.
+    KvNoRollback,
+    /// KV ledger: blocks are taken before it is known that there are enough.
+    KvChecksLate,
+    /// KV ledger: a block is findable before its tokens are committed.
+    KvRegistersEarly,
+    /// KV ledger: a block that several tables have is written in place.
+    KvWritesShared,
+    /// KV ledger: a registered block that was cut is written in place.
+    KvTruncatedKeepsKey,
+    /// KV cache: a block is copied without its values.
+    KvCopiesKeysOnly,
+    /// KV admission: the watermark counts for the only request, too.
+    KvWatermarkForFirst,
 }
 
-#[cfg(any(loom, tenslab_tsan))]
+#[cfg(any(loom, tenslab_tsan, tenslab_mutants))]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 45] = [
+    pub const ALL: [Mutant; 56] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -150,21 +172,32 @@ impl Mutant {
         Mutant::HandleRelaxed,
         Mutant::HandleTwoSteps,
         Mutant::GuardErasesLate,
+        Mutant::KvIgnoresLastToken,
+        Mutant::KvKeepsStaleKey,
+        Mutant::KvHeadFirst,
+        Mutant::KvMatchesWithoutPin,
+        Mutant::KvNoRollback,
+        Mutant::KvChecksLate,
+        Mutant::KvRegistersEarly,
+        Mutant::KvWritesShared,
+        Mutant::KvTruncatedKeepsKey,
+        Mutant::KvCopiesKeysOnly,
+        Mutant::KvWatermarkForFirst,
     ];
 }
 
 /// Is this wrong variant the one that runs?
-#[cfg(not(any(loom, tenslab_tsan)))]
+#[cfg(not(any(loom, tenslab_tsan, tenslab_mutants)))]
 pub(crate) const fn is(_mutant: Mutant) -> bool {
     false
 }
 
 /// The variable of the environment that chooses.
-#[cfg(any(loom, tenslab_tsan))]
+#[cfg(any(loom, tenslab_tsan, tenslab_mutants))]
 pub const VARIABLE: &str = "TENSLAB_MUTANT";
 
 /// Is this wrong variant the one that runs?
-#[cfg(any(loom, tenslab_tsan))]
+#[cfg(any(loom, tenslab_tsan, tenslab_mutants))]
 pub(crate) fn is(mutant: Mutant) -> bool {
     // For each thread anew, so that nothing is shared that a sanitizer could see.
     thread_local! {

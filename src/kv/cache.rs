@@ -2,13 +2,18 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use crate::error::Error;
 use crate::memory::poison::{poison, unpoison};
-use crate::memory::{Buffer, SharedAllocator, Tag};
-use crate::sync::{Arc, Mutex};
+use crate::memory::{Biased, Block, Buffer, SharedAllocator, Storage, Tag, populate};
+use crate::mutant::{self, Mutant};
+use crate::sync::Arc;
+use crate::tensor::Tensor;
+use crate::types::Device;
 
-use super::layout::{BLOCK_ALIGN, Part};
-use super::ledger::{Ledger, TableRows};
-use super::{KvError, KvSpec, Namespace, Sequence};
+use super::layout::{BLOCK_ALIGN, Layout, Part};
+use super::ledger::{Ask, Copy, KvCounters, Ledger, Shadow, TableRows};
+use super::lender::Lender;
+use super::{BlockFill, KvError, KvOptions, KvSpec, Namespace, Pin, Sequence};
 
 /// How much a [`KvCache`] holds. All of it is allocated when the cache is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,13 +32,19 @@ pub struct KvLimits {
 pub struct KvStats {
     /// Blocks of the region.
     pub blocks_total: usize,
-    /// Blocks that nobody holds.
+    /// Blocks that nobody needs.
     pub blocks_free: usize,
-    /// Blocks in the tables of living sequences, filled or reserved.
+    /// Blocks that nobody uses, kept for who comes with the same prefix. The oldest are
+    /// forgotten when blocks are needed.
+    pub blocks_idle: usize,
+    /// Blocks that a sequence, a tensor or a pin uses: filled or reserved ones.
     pub blocks_used: usize,
+    /// Blocks that can be found by their tokens: idle ones, and some that are used.
+    pub blocks_registered: usize,
     /// Living sequences.
     pub sequences: usize,
-    /// Committed tokens of living sequences.
+    /// Committed tokens of living sequences. A token that several of them share counts
+    /// for each.
     pub tokens: usize,
     /// Bytes of the region.
     pub reserved_bytes: usize,
@@ -73,9 +84,17 @@ pub struct KvStats {
 /// # Ok::<(), KvError>(())
 /// ```
 #[derive(Clone)]
-pub struct KvCache(Arc<Shared>);
+pub struct KvCache(Arc<Handle>);
 
-/// What all handles and sequences of a cache share.
+/// What handles and sequences share. Tensors of blocks share less: they keep the region,
+/// but are no reason to make more of them.
+struct Handle {
+    shared: Arc<Shared>,
+    /// Makes the buffers of tensors, which go back through it.
+    lender: SharedAllocator,
+}
+
+/// What all handles, sequences and tensors of a cache share.
 pub(super) struct Shared {
     pub(super) spec: KvSpec,
     limits: KvLimits,
@@ -86,25 +105,40 @@ pub(super) struct Shared {
     /// it may exist.
     region: Buffer,
     pub(super) rows: TableRows,
-    ledger: Mutex<Ledger>,
+    options: KvOptions,
+    ledger: Biased<Ledger>,
 }
 
 impl KvCache {
+    /// A cache with the default [`KvOptions`].
+    ///
+    /// # Errors
+    /// As [`with_options`](Self::with_options).
+    pub fn new(
+        spec: KvSpec,
+        limits: KvLimits,
+        allocator: &SharedAllocator,
+    ) -> Result<Self, KvError> {
+        Self::with_options(spec, limits, &KvOptions::default(), allocator)
+    }
+
     /// A cache over one region of `limits.blocks` blocks, taken from `allocator`
     /// under [`Tag::Kv`]: one allocation, so not from a
     /// [`SlabAllocator`](crate::memory::SlabAllocator) with smaller blocks.
     ///
-    /// The region is not touched here: memory that the allocator commits lazily
-    /// becomes resident as blocks are first written.
+    /// The region is not touched here, unless
+    /// [`populate`](KvOptions::with_populate) asks for it: memory that the allocator
+    /// commits lazily becomes resident as blocks are first written.
     ///
     /// # Errors
     /// [`KvError::Zero`] or [`KvError::TooLarge`] names the limit that is out of
     /// range, [`KvError::Overflow`] a region above `isize::MAX` bytes, and
     /// [`KvError::Alloc`] or [`KvError::TablesTooLarge`] what could not be allocated.
     /// Nothing is kept then.
-    pub fn new(
+    pub fn with_options(
         spec: KvSpec,
         limits: KvLimits,
+        options: &KvOptions,
         allocator: &SharedAllocator,
     ) -> Result<Self, KvError> {
         let count = |what: &'static str, value: usize| match u32::try_from(value) {
@@ -135,59 +169,80 @@ impl KvCache {
 
         // First the region, which nobody touches: the tables are filled, and those of a
         // region that cannot be had might be more than the machine has.
-        let region = allocator
+        let mut region = allocator
             .with_tag(Tag::Kv)
             .allocate(region_bytes, BLOCK_ALIGN)?;
         let rows = TableRows::new(slots, width)?;
-        let ledger = Mutex::new(Ledger::new(blocks, slots)?);
-        let shared = Shared {
+        let start = NonNull::new(region.as_ptr()).unwrap_or(NonNull::dangling());
+        // SAFETY: the region of a cache of this spec, which lives as long as its ledger.
+        let shadow = unsafe { Shadow::new(start, spec) };
+        let ledger = Ledger::new(blocks, slots, spec.block_tokens(), options, shadow)?;
+        if options.populate() {
+            populate(region.as_mut_slice(), 1)?;
+        }
+        let shared = Arc::new(Shared {
             spec,
             limits,
             max_tokens,
             region,
             rows,
-            ledger,
-        };
+            options: options.clone(),
+            ledger: Biased::new(ledger),
+        });
         shared.mark_region(poison);
-        Ok(Self(Arc::new(shared)))
+        let lender = SharedAllocator::new(Lender::new(Arc::clone(&shared))).with_tag(Tag::Kv);
+        Ok(Self(Arc::new(Handle { shared, lender })))
     }
 
     /// What a block holds.
     #[must_use]
     pub fn spec(&self) -> &KvSpec {
-        &self.0.spec
+        &self.shared().spec
     }
 
     /// The limits it was made with.
     #[must_use]
     pub fn limits(&self) -> &KvLimits {
-        &self.0.limits
+        &self.shared().limits
+    }
+
+    /// The options it was made with.
+    #[must_use]
+    pub fn options(&self) -> &KvOptions {
+        &self.shared().options
     }
 
     /// The addresses of the region. Every slice that the cache lends lies in it.
     #[must_use]
     pub fn region(&self) -> Range<*const u8> {
-        let start = self.0.region.as_ptr().cast_const();
-        start..start.wrapping_add(self.0.region.len())
+        let region = &self.shared().region;
+        let start = region.as_ptr().cast_const();
+        start..start.wrapping_add(region.len())
     }
 
-    /// A new, empty sequence with blocks for `tokens.len() + reserve` tokens.
+    /// A new sequence with blocks for `tokens.len() + reserve` tokens, of which the first
+    /// [`hit_tokens`](Sequence::hit_tokens) are there already: the longest prefix of
+    /// `tokens` that somebody computed in the same `namespace`.
     ///
-    /// `tokens` is the prompt, whose longest known prefix is looked up in
-    /// `namespace`; `reserve` counts the tokens that will follow it (to be generated,
-    /// or drafted), so that appending them cannot fail for want of blocks. `max_hit`
-    /// bounds the tokens that may come from the cache; `None` means all but the last
-    /// one, which must be computed to get its logits.
+    /// `tokens` is the prompt. Whoever asks [appends](Sequence::append) those of it that are
+    /// not there. `reserve` counts the tokens that will follow it (to be generated, or
+    /// drafted), so that appending them cannot fail for want of blocks. `max_hit` bounds the
+    /// tokens that may come from the cache; `None` means all but the last one, which must be
+    /// computed to get its logits.
     ///
-    /// There is no prefix index yet: [`Sequence::hit_tokens`] is always 0, and all of
-    /// `tokens` is to be [appended](Sequence::append).
+    /// Whole blocks are shared. Where the next block differs, the beginning that it has in
+    /// common with a block that is there is copied, if
+    /// [`partial_hits`](KvOptions::with_partial_hits) are on. Free blocks are taken first, then
+    /// the idle ones that nobody used for the longest time.
     ///
-    /// Takes the lock once; 0 heap blocks; the cost is that of moving the ids.
+    /// Cost: the lock once; for each whole block of the prompt one hash of its tokens and a
+    /// comparison; for each block taken a few writes. A copied beginning is one copy of a
+    /// block and the lock once more. 0 heap blocks.
     ///
     /// # Errors
     /// All or nothing. [`KvError::SequenceTooLong`] if one table cannot hold the tokens,
     /// [`KvError::OutOfSequences`] if `max_sequences` live, [`KvError::OutOfBlocks`] with
-    /// the numbers if too few blocks are free.
+    /// the numbers if too few blocks are free or evictable.
     pub fn acquire(
         &self,
         tokens: &[u32],
@@ -195,56 +250,220 @@ impl KvCache {
         reserve: usize,
         max_hit: Option<usize>,
     ) -> Result<Sequence, KvError> {
-        // Nothing is matched yet, whatever the namespace and the bound.
-        let _ = (namespace, max_hit);
-        let wanted = tokens.len().saturating_add(reserve);
-        let blocks = self.0.table_blocks(wanted)?;
-        let slot = self.0.open(blocks)?;
-        Ok(Sequence::new(self.clone(), slot, blocks))
+        let ask = self.ask(tokens, namespace, reserve, max_hit)?;
+        let shared = self.shared();
+        let opened = shared
+            .ledger
+            .with(|ledger| ledger.open(&ask, &shared.rows))?;
+        shared.fill(opened.slot, opened.fresh..ask.blocks);
+        if let Some(copy) = opened.copy {
+            shared.copy(copy);
+        }
+        Ok(Sequence::new(
+            self.clone(),
+            opened.slot,
+            ask.blocks.max(opened.fresh),
+            opened.hit_tokens,
+        ))
+    }
+
+    /// What [`acquire`](Self::acquire) would find and need now. By the time of the acquire it
+    /// may be otherwise, if others use the cache.
+    ///
+    /// # Errors
+    /// [`KvError::SequenceTooLong`] if one table cannot hold the tokens.
+    pub fn admission(
+        &self,
+        tokens: &[u32],
+        namespace: &Namespace,
+        reserve: usize,
+        max_hit: Option<usize>,
+    ) -> Result<Admission, KvError> {
+        let ask = self.ask(tokens, namespace, reserve, max_hit)?;
+        let (plan, sequences) = (self.shared().ledger)
+            .with(|ledger| (ledger.plan(&ask, |_, _| ()), ledger.sequence_count()));
+        Ok(Admission {
+            hit_tokens: plan.hit_tokens,
+            need: plan.need,
+            free: plan.free,
+            evictable: plan.evictable,
+            sequences,
+            max_sequences: self.limits().max_sequences,
+        })
+    }
+
+    /// May a request begin, if `watermark` blocks are to stay available for those that run?
+    ///
+    /// A cache that is filled to the brim with prompts cannot grow any of them, and has to
+    /// stop some. vLLM measured 187 stopped requests and not 1,065 with 5 % of the blocks
+    /// kept (its pull request 44594). Where no sequence lives the watermark does not count,
+    /// so that a request that fits at all is never kept out for ever.
+    ///
+    /// Cost: as [`acquire`](Self::acquire), without taking anything.
+    #[must_use]
+    pub fn can_admit(
+        &self,
+        tokens: &[u32],
+        namespace: &Namespace,
+        reserve: usize,
+        max_hit: Option<usize>,
+        watermark: usize,
+    ) -> bool {
+        self.admission(tokens, namespace, reserve, max_hit)
+            .is_ok_and(|admission| admission.admits(watermark))
+    }
+
+    /// Keeps the longest prefix of `tokens` that is there (whole blocks) from being evicted,
+    /// until the pin is dropped. `None` if there is not one block of it.
+    #[must_use]
+    pub fn pin(&self, tokens: &[u32], namespace: &Namespace) -> Option<Pin> {
+        let shared = self.shared();
+        let (block, tokens) = shared.ledger.with(|ledger| ledger.pin(tokens, namespace))?;
+        Some(Pin::new(self.clone(), block, tokens))
+    }
+
+    /// Forgets all prefixes: after the weights changed, say. Returns how many blocks that
+    /// were.
+    ///
+    /// # Errors
+    /// [`KvError::InUse`] while a sequence, a tensor or a pin uses a block; nothing is
+    /// forgotten then.
+    pub fn reset(&self) -> Result<usize, KvError> {
+        self.shared().ledger.with(Ledger::reset)
     }
 
     /// The occupancy now. Takes the lock once.
     #[must_use]
     pub fn stats(&self) -> KvStats {
-        let (free, sequences, tokens) = {
-            let ledger = self.0.ledger.lock();
-            (
-                ledger.free_block_count(),
-                ledger.sequence_count(),
-                ledger.token_count(),
-            )
-        };
-        let used = self.0.limits.blocks - free;
-        KvStats {
-            blocks_total: self.0.limits.blocks,
-            blocks_free: free,
-            blocks_used: used,
-            sequences,
-            tokens,
-            reserved_bytes: self.0.region.len(),
-            used_bytes: used * self.0.spec.block_bytes(),
-        }
+        let shared = self.shared();
+        shared.ledger.with(|ledger| {
+            let used = ledger.used_block_count();
+            KvStats {
+                blocks_total: shared.limits.blocks,
+                blocks_free: ledger.free_block_count(),
+                blocks_idle: ledger.idle_block_count(),
+                blocks_used: used,
+                blocks_registered: ledger.registered_block_count(),
+                sequences: ledger.sequence_count(),
+                tokens: ledger.token_count(),
+                reserved_bytes: shared.region.len(),
+                used_bytes: used * shared.spec.block_bytes(),
+            }
+        })
     }
 
-    /// Verifies every rule of the metadata: free + used = total, no block in two
-    /// places, counts that add up. For tests; walks all tables under the lock.
+    /// What the cache did since it was made. Takes the lock once.
+    #[must_use]
+    pub fn counters(&self) -> KvCounters {
+        self.shared().ledger.with(|ledger| ledger.counters())
+    }
+
+    /// Of the prompt tokens of the last requests
+    /// ([`hit_window`](KvOptions::with_hit_window) of them), the part that was there: 0 to 1.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        let (query, hit) = self.shared().ledger.with(|ledger| ledger.window_sums());
+        #[allow(clippy::cast_precision_loss, reason = "a rate")]
+        let rate = hit as f64 / query.max(1) as f64;
+        rate
+    }
+
+    /// Verifies every rule of the metadata: free + idle + used = total, no block in two
+    /// places, uses that add up, chains whose blocks are all found. For tests; walks
+    /// everything under the lock.
     ///
     /// # Errors
     /// [`KvError::Inconsistent`] names the rule that is broken: a bug in this crate.
     pub fn check(&self) -> Result<(), KvError> {
-        self.0
-            .ledger
-            .lock()
-            .check(&self.0.rows, self.0.spec.block_tokens())
+        let shared = self.shared();
+        shared.ledger.with(|ledger| ledger.check(&shared.rows))
+    }
+
+    fn ask<'a>(
+        &self,
+        tokens: &'a [u32],
+        namespace: &'a Namespace,
+        reserve: usize,
+        max_hit: Option<usize>,
+    ) -> Result<Ask<'a>, KvError> {
+        let wanted = tokens.len().saturating_add(reserve);
+        Ok(Ask {
+            tokens,
+            namespace,
+            blocks: self.shared().table_blocks(wanted)?,
+            max_hit: max_hit.unwrap_or(tokens.len().saturating_sub(1)),
+        })
+    }
+
+    /// One plane of a registered block, which the caller uses, as a frozen tensor.
+    pub(super) fn lend(&self, block: u32, layer: usize, part: Part) -> Result<Tensor, Error> {
+        let shared = self.shared();
+        let spec = &shared.spec;
+        let plane = spec.block_layout().part(part);
+        let bytes = plane.elements() * spec.dtype().bytes();
+        let (heads, dim) = (spec.kv_heads(), plane.dim);
+        let shape = match spec.layout() {
+            Layout::BlockMajorHnd => [heads, spec.block_tokens(), dim],
+            Layout::BlockMajorNhd => [spec.block_tokens(), heads, dim],
+        };
+        let start = NonNull::new(shared.plane_ptr(block, layer, part));
+        let start = start.unwrap_or(NonNull::dangling());
+        shared.hold_outside(block);
+        let lent = Block::new(start, bytes, bytes, u64::from(block), Tag::Kv);
+        // SAFETY: the lender takes a block back by its cookie, which is held for it until
+        // then. The plane's bytes are inside the region, which the lender keeps, initialised,
+        // and written by nobody while the block is held, because it is registered. The storage
+        // that is made of the buffer is frozen before anybody sees it, so it is not written
+        // through it either, and others may read the bytes meanwhile.
+        let buffer = unsafe { self.0.lender.adopt(lent) };
+        let storage = Storage::from(buffer);
+        storage.freeze()?;
+        Ok(Tensor::from_storage(&storage, 0, shape, spec.dtype())?)
     }
 
     #[inline]
     pub(super) fn shared(&self) -> &Shared {
-        &self.0
+        &self.0.shared
+    }
+}
+
+/// What a request would find and need, from [`KvCache::admission`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Admission {
+    /// Tokens of the prompt that are there.
+    pub hit_tokens: usize,
+    /// Blocks to be taken for the rest and the reserve.
+    pub need: usize,
+    /// Blocks that are free.
+    pub free: usize,
+    /// Idle blocks that could be forgotten, those that the request would share not
+    /// included.
+    pub evictable: usize,
+    /// Living sequences.
+    pub sequences: usize,
+    /// Sequences that may live at one time.
+    pub max_sequences: usize,
+}
+
+impl Admission {
+    /// Does it fit, and do `watermark` blocks stay available, unless it is the only one?
+    #[must_use]
+    pub fn admits(&self, watermark: usize) -> bool {
+        let watermark = match self.sequences {
+            0 if !mutant::is(Mutant::KvWatermarkForFirst) => 0,
+            _ => watermark,
+        };
+        self.sequences < self.max_sequences
+            && self.need.saturating_add(watermark) <= self.free + self.evictable
     }
 }
 
 impl Shared {
+    pub(super) fn device(&self) -> Device {
+        self.region.device()
+    }
+
     /// Blocks that a table of `tokens` tokens has, if a table can be so long.
     pub(super) fn table_blocks(&self, tokens: usize) -> Result<u32, KvError> {
         let too_long = KvError::SequenceTooLong {
@@ -257,52 +476,88 @@ impl Shared {
         u32::try_from(self.spec.blocks_for(tokens)).map_err(|_| too_long)
     }
 
-    /// A slot whose table holds `blocks` blocks; all or nothing.
-    fn open(&self, blocks: u32) -> Result<u32, KvError> {
-        let slot = self.ledger.lock().open(blocks, &self.rows)?;
-        self.mark_blocks(slot, 0..blocks, unpoison);
-        Ok(slot)
-    }
-
-    /// Adds `more` blocks to the slot's table of `held`; all or nothing.
-    pub(super) fn take(&self, slot: u32, held: u32, more: u32) -> Result<(), KvError> {
-        self.ledger.lock().take(slot, more, &self.rows)?;
-        self.mark_blocks(slot, held..held + more, unpoison);
+    /// Room for `new` tokens behind the committed ones of the slot's sequence, whose table
+    /// holds `held` blocks and is to hold `blocks`; all or nothing.
+    pub(super) fn grow(
+        &self,
+        slot: u32,
+        new: &[u32],
+        held: u32,
+        blocks: u32,
+    ) -> Result<(), KvError> {
+        let copy = (self.ledger).with(|ledger| ledger.grow(slot, new, blocks, &self.rows))?;
+        self.fill(slot, held..blocks);
+        if let Some(copy) = copy {
+            self.copy(copy);
+        }
         Ok(())
     }
 
-    /// Gives back the blocks `keep..held` of the slot's table, the last one first.
-    pub(super) fn give_back_tail(&self, slot: u32, held: u32, keep: u32) {
-        self.mark_blocks(slot, keep..held, poison);
-        self.ledger.lock().give_back_tail(slot, keep, &self.rows);
+    /// Gives back the blocks behind the first `keep` of the slot's table, the last one first.
+    pub(super) fn give_back_tail(&self, slot: u32, keep: u32) {
+        (self.ledger).with(|ledger| ledger.give_back_tail(slot, keep, &self.rows));
     }
 
     /// Counts `tokens` more tokens of the slot as committed.
     pub(super) fn commit(&self, slot: u32, tokens: usize) {
-        self.ledger.lock().commit(slot, tokens);
+        (self.ledger).with(|ledger| ledger.commit(slot, tokens, &self.rows));
     }
 
-    /// Ends the slot's sequence, whose table holds `held` blocks.
-    pub(super) fn close(&self, slot: u32, held: u32) {
-        self.mark_blocks(slot, 0..held, poison);
-        self.ledger.lock().close(slot, &self.rows);
+    /// Shortens the slot's sequence. Returns the blocks that it has then.
+    pub(super) fn truncate(&self, slot: u32, tokens: usize) -> u32 {
+        (self.ledger).with(|ledger| ledger.truncate(slot, tokens, &self.rows))
     }
 
-    /// For AddressSanitizer, to which the region is one live allocation: the bytes of a
-    /// free block are nobody's. Nothing in every other build.
-    ///
-    /// To be called by the one who holds those blocks, so outside the lock.
-    fn mark_blocks(&self, slot: u32, entries: Range<u32>, mark: unsafe fn(NonNull<u8>, usize)) {
-        if !cfg!(tenslab_asan) {
-            return;
-        }
+    /// A slot with the committed tokens of another.
+    pub(super) fn fork(&self, slot: u32) -> Result<u32, KvError> {
+        self.ledger.with(|ledger| ledger.fork(slot, &self.rows))
+    }
+
+    /// Ends the slot's sequence.
+    pub(super) fn close(&self, slot: u32) {
+        self.ledger.with(|ledger| ledger.close(slot, &self.rows));
+    }
+
+    /// One more use of a registered block, which somebody else uses meanwhile.
+    pub(super) fn hold_outside(&self, block: u32) {
+        self.ledger.with(|ledger| ledger.hold_outside(block));
+    }
+
+    /// The end of a use from [`hold_outside`](Self::hold_outside) or a pin.
+    pub(super) fn release_outside(&self, block: u32) {
+        self.ledger.with(|ledger| ledger.release_outside(block));
+    }
+
+    /// Makes a copy that the ledger wants, and lets go of its source.
+    fn copy(&self, copy: Copy) {
+        let (from, to) = (self.block_ptr(copy.from), self.block_ptr(copy.to));
+        let bytes = match mutant::is(Mutant::KvCopiesKeysOnly) {
+            true => self.spec.block_layout().plane_offset(0, Part::Values),
+            false => self.spec.block_bytes(),
+        };
+        // SAFETY:
+        // - in bounds: two blocks of this region, of `block_bytes` each, and two different ones;
+        // - `from` is not written: it is registered, or in several tables, and this call's use
+        //   of it keeps it so. What was written there happened before, for its writer
+        //   committed it under the ledger's lock;
+        // - `to` is this caller's alone: it was taken for it, and is not registered.
+        unsafe { to.copy_from_nonoverlapping(from, bytes) };
+        self.release_outside(copy.from);
+    }
+
+    /// Fills blocks that were taken just now, if they are to be filled.
+    fn fill(&self, slot: u32, entries: Range<u32>) {
+        let byte = match self.options.fill() {
+            BlockFill::Leave => return,
+            BlockFill::Zero => 0,
+            // A NaN in every dtype that a cache may have.
+            BlockFill::Poison => 0xff,
+        };
         for entry in entries {
-            let block = self.rows.get(slot, entry as usize);
-            if let Some(start) = NonNull::new(self.plane_ptr(block, 0, Part::Keys)) {
-                // SAFETY: the block's bytes are mapped, and between its giving back (behind a
-                // poisoning) and its next taking (in front of an unpoisoning) nobody uses them.
-                unsafe { mark(start, self.spec.block_bytes()) };
-            }
+            let start = self.block_ptr(self.rows.get(slot, entry as usize));
+            // SAFETY: a block of this region, which was taken for the caller just now and is
+            // in no other table, so nobody else has its bytes.
+            unsafe { start.write_bytes(byte, self.spec.block_bytes()) };
         }
     }
 
@@ -312,6 +567,12 @@ impl Shared {
             // SAFETY: the region is mapped, and without a sequence nobody uses a block.
             unsafe { mark(start, self.region.len()) };
         }
+    }
+
+    /// The address of one block.
+    fn block_ptr(&self, block: u32) -> *mut u8 {
+        let offset = block as usize * self.spec.block_bytes();
+        self.region.as_ptr().wrapping_add(offset)
     }
 
     /// The address of one plane. Pure arithmetic: what may be done with it is the
@@ -341,7 +602,7 @@ impl Drop for Shared {
 impl fmt::Debug for KvCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KvCache")
-            .field("spec", &self.0.spec)
+            .field("spec", self.spec())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }

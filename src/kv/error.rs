@@ -72,8 +72,8 @@ pub enum KvError {
         need: usize,
         /// Blocks that nobody holds.
         free: usize,
-        /// Blocks that could be freed by forgetting cached prefixes (0 until
-        /// there is a prefix index).
+        /// Blocks that could be freed by forgetting cached prefixes, those that the call
+        /// would share not included.
         evictable: usize,
         /// Blocks of the cache. With `need` above it the call can never succeed.
         total: usize,
@@ -92,6 +92,25 @@ pub enum KvError {
         /// Tokens a sequence can have.
         max: usize,
     },
+    /// Fewer tokens are there than were to be kept.
+    #[error("{asked} tokens are to be kept, but there are {tokens}")]
+    NotThatLong {
+        /// Tokens to be kept.
+        asked: usize,
+        /// Tokens there are.
+        tokens: usize,
+    },
+    /// Somebody uses blocks that would have to be forgotten.
+    #[error("{blocks} kv blocks are in use by sequences, tensors or pins")]
+    InUse {
+        /// Blocks in use.
+        blocks: usize,
+    },
+    /// Blocks are never finished in a cache that does not share prefixes.
+    #[error(
+        "the kv cache shares no prefixes (KvOptions::with_prefix_caching), so it has no finished blocks"
+    )]
+    NotShared,
     /// A step must append at least one token.
     #[error("a step needs at least one token")]
     EmptyStep,

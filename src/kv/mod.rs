@@ -112,21 +112,31 @@
 
 mod cache;
 mod error;
+mod hash;
 mod layers;
 mod layout;
 mod ledger;
+mod lender;
+mod namespace;
+mod options;
+mod pin;
 mod plane;
 mod sequence;
 mod spec;
 mod step;
 mod write;
 
-pub use cache::{KvCache, KvLimits, KvStats};
+pub use cache::{Admission, KvCache, KvLimits, KvStats};
 pub use error::KvError;
+pub use hash::PrefixHash;
 pub use layers::LayerSet;
 pub use layout::{BLOCK_ALIGN, Layout, Part};
+pub use ledger::KvCounters;
+pub use namespace::Namespace;
+pub use options::{BlockFill, KvOptions};
+pub use pin::Pin;
 pub use plane::Plane;
-pub use sequence::{BlockId, Namespace, Sequence};
+pub use sequence::{BlockId, Sequence};
 pub use spec::{GroupId, KvDims, KvSpec, MAX_BLOCK_TOKENS, MAX_LAYERS, ScalePlane};
 pub use step::Step;
 pub use write::{LayerMut, Run, Runs};

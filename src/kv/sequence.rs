@@ -1,18 +1,12 @@
 use std::fmt;
 
+use crate::error::Error;
+use crate::tensor::Tensor;
 use crate::types::Element;
 
 use super::cache::{KvCache, Shared};
 use super::layout::Part;
 use super::{KvError, Plane, Step};
-
-/// The name under which prefixes are shared: sequences of different namespaces
-/// never share blocks, whatever their tokens.
-///
-/// There is one so far, the [default](Namespace::default). What will make others
-/// (model, adapter, salt) comes with the prefix index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Namespace(());
 
 /// The number of a block in its cache's region.
 ///
@@ -37,10 +31,11 @@ impl fmt::Display for BlockId {
 
 /// One sequence's tokens in a [`KvCache`], from [`KvCache::acquire`].
 ///
-/// Owns a handle of its cache and the blocks in its table. Lends committed tokens
-/// for reading; new ones are written through a [`Step`], which borrows it mutably.
+/// Owns a handle of its cache and uses the blocks in its table, some of them together with
+/// other sequences. Lends committed tokens for reading; new ones are written through a
+/// [`Step`], which borrows it mutably.
 /// `Send` and `Sync`. Dropping it gives its blocks back, the last one first, under
-/// one short lock.
+/// one short lock: those that are registered stay findable until their place is needed.
 pub struct Sequence {
     cache: KvCache,
     slot: u32,
@@ -48,16 +43,20 @@ pub struct Sequence {
     held: u32,
     /// Committed tokens.
     len: usize,
+    /// Of those, the ones that it began with.
+    hit_tokens: usize,
 }
 
 impl Sequence {
-    /// `slot` is open in the cache's ledger, and nobody else's.
-    pub(super) fn new(cache: KvCache, slot: u32, held: u32) -> Self {
+    /// `slot` is open in the cache's ledger, and nobody else's; its table holds `held` blocks
+    /// and `hit_tokens` committed tokens.
+    pub(super) fn new(cache: KvCache, slot: u32, held: u32, hit_tokens: usize) -> Self {
         Self {
             cache,
             slot,
             held,
-            len: 0,
+            len: hit_tokens,
+            hit_tokens,
         }
     }
 
@@ -81,10 +80,10 @@ impl Sequence {
     }
 
     /// Tokens of the prompt that [`KvCache::acquire`] found in the cache: the first
-    /// token to append is the one behind them. Always 0 until there is a prefix index.
+    /// token to append is the one behind them. Of a fork, the tokens that it began with.
     #[must_use]
     pub fn hit_tokens(&self) -> usize {
-        0
+        self.hit_tokens
     }
 
     /// Tokens that fit into the blocks it holds.
@@ -113,10 +112,18 @@ impl Sequence {
         (0..self.held as usize).map(|index| BlockId(self.shared().rows.get(self.slot, index)))
     }
 
-    /// Begins to append `tokens`: slots for them, to be written layer by layer.
+    /// Begins to append `tokens`: slots for them, to be written layer by layer. A long prompt
+    /// may be appended in pieces of any size.
     ///
-    /// Takes more blocks if the reserved ones do not suffice. Takes the lock only
-    /// then; 0 heap blocks.
+    /// Takes more blocks if the reserved ones do not suffice. A partly filled last block that
+    /// others need too (after a fork, a truncation) is exchanged for a copy of its own first,
+    /// and stays exchanged if the step is rolled back.
+    ///
+    /// `tokens` are what the index will know the blocks by, so they must be what the keys
+    /// and values are computed from.
+    ///
+    /// Cost: the lock once; 0 heap blocks. Where a block is copied, that copy and the lock
+    /// once more.
     ///
     /// # Errors
     /// All or nothing: the sequence is as before. [`KvError::EmptyStep`] for no tokens,
@@ -129,11 +136,93 @@ impl Sequence {
         let wanted = self.len.saturating_add(tokens.len());
         let blocks = self.shared().table_blocks(wanted)?;
         let held_before = self.held;
-        if let Some(more) = blocks.checked_sub(held_before).filter(|&more| more > 0) {
-            self.shared().take(self.slot, held_before, more)?;
-            self.held = blocks;
-        }
+        let blocks = blocks.max(held_before);
+        (self.shared()).grow(self.slot, tokens, held_before, blocks)?;
+        self.held = blocks;
         Ok(Step::new(self, tokens.len(), held_before))
+    }
+
+    /// Shortens the sequence to its first `len` tokens, and gives back the blocks behind
+    /// them, the reserved ones too. What was registered stays findable.
+    ///
+    /// Takes the lock once; 0 heap blocks.
+    ///
+    /// # Errors
+    /// [`KvError::NotThatLong`] if it has fewer tokens; nothing is changed.
+    pub fn truncate(&mut self, len: usize) -> Result<(), KvError> {
+        if len > self.len {
+            return Err(KvError::NotThatLong {
+                asked: len,
+                tokens: self.len,
+            });
+        }
+        self.held = self.shared().truncate(self.slot, len);
+        self.len = len;
+        Ok(())
+    }
+
+    /// Another sequence with the same committed tokens, in the same blocks. Whichever of the
+    /// two appends first gets a copy of the partly filled last block; all full ones stay
+    /// shared. Reserved blocks are not shared and not reserved for the fork.
+    ///
+    /// Cost: the lock once, and a write for each block of the table; 0 heap blocks; no payload
+    /// is touched.
+    ///
+    /// # Errors
+    /// [`KvError::OutOfSequences`] if `max_sequences` live.
+    pub fn fork(&self) -> Result<Self, KvError> {
+        let slot = self.shared().fork(self.slot)?;
+        let held = self.block_count();
+        Ok(Self {
+            cache: self.cache.clone(),
+            slot,
+            held: u32::try_from(held).unwrap_or(u32::MAX),
+            len: self.len,
+            hit_tokens: self.len,
+        })
+    }
+
+    /// The committed keys of `layer` in the full block `block`, as a tensor of
+    /// `[heads, block_tokens, key_dim]` (HND) or `[block_tokens, heads, key_dim]` (NHD).
+    ///
+    /// The tensor shares the block's bytes, which are frozen: it refuses to be written. It
+    /// counts as a user of the block, and may outlive the sequence and the cache; until it and
+    /// all views of it are dropped the block is not evicted.
+    ///
+    /// Cost: the lock once and one heap block, and the lock once when the last view goes.
+    ///
+    /// # Errors
+    /// [`KvError::NoSuchLayer`], [`KvError::NoSuchBlock`] for a block that is not full, and
+    /// [`KvError::NotShared`] if the cache does not [share
+    /// prefixes](super::KvOptions::with_prefix_caching), so that no block is ever finished.
+    pub fn keys_tensor(&self, layer: usize, block: usize) -> Result<Tensor, Error> {
+        self.block_tensor(layer, Part::Keys, block)
+    }
+
+    /// The committed values of `layer` in the full block `block`, as a tensor.
+    ///
+    /// # Errors
+    /// As [`keys_tensor`](Self::keys_tensor).
+    pub fn values_tensor(&self, layer: usize, block: usize) -> Result<Tensor, Error> {
+        self.block_tensor(layer, Part::Values, block)
+    }
+
+    fn block_tensor(&self, layer: usize, part: Part, block: usize) -> Result<Tensor, Error> {
+        let spec = &self.shared().spec;
+        if layer >= spec.layers() {
+            let layers = spec.layers();
+            return Err(KvError::NoSuchLayer { layer, layers }.into());
+        }
+        let full = self.len / spec.block_tokens();
+        if block >= full {
+            let blocks = full;
+            return Err(KvError::NoSuchBlock { block, blocks }.into());
+        }
+        if !self.cache.options().prefix_caching() {
+            return Err(KvError::NotShared.into());
+        }
+        let block = self.shared().rows.get(self.slot, block);
+        self.cache.lend(block, layer, part)
     }
 
     /// The committed keys of `layer` in block `block` (0 is the sequence's first).
@@ -228,10 +317,12 @@ impl Sequence {
         //   at a multiple of the dtype's size, which is `T`'s by `Element`'s contract and a
         //   multiple of its alignment;
         // - initialised: a `Buffer`'s bytes always are, and `T` takes every bit pattern;
-        // - not written while the slice lives: the block is in no other table, and this
-        //   sequence writes it only through a `&mut` of itself, which `&self` excludes;
-        // - what earlier holders of the block wrote happened before: they gave it back,
-        //   and this sequence took it, under the ledger's lock;
+        // - not written while the slice lives: a block that several tables have, or that is
+        //   registered, is written by nobody (the ledger's `grow` decides that under its
+        //   lock); one that only this table has is written only through a `&mut` of this
+        //   sequence, which `&self` excludes;
+        // - what others wrote to the block happened before: they committed it or gave it back,
+        //   and this sequence found it or took it, under the ledger's lock;
         // - at most `isize::MAX` bytes: the region is.
         let slots = unsafe { std::slice::from_raw_parts(first, shape.elements()) };
         Ok(Plane::new(slots, shape, spec.layout(), tokens))
@@ -258,7 +349,7 @@ impl Sequence {
     /// Gives back the blocks behind the first `keep`, if there are any.
     pub(super) fn give_back_tail(&mut self, keep: u32) {
         if self.held > keep {
-            self.shared().give_back_tail(self.slot, self.held, keep);
+            self.shared().give_back_tail(self.slot, keep);
             self.held = keep;
         }
     }
@@ -274,7 +365,7 @@ pub(super) fn filled(len: usize, block: usize, block_tokens: usize) -> usize {
 
 impl Drop for Sequence {
     fn drop(&mut self) {
-        self.shared().close(self.slot, self.held);
+        self.shared().close(self.slot);
     }
 }
 

@@ -25,21 +25,20 @@ use super::{KvError, LayerSet, Plane, Sequence};
 pub struct Step<'a> {
     sequence: &'a mut Sequence,
     tokens: usize,
-    /// Blocks the sequence held before the step.
-    held_before: u32,
+    /// Blocks that the sequence keeps when the step ends: those it held before, and after a
+    /// commit those with the new tokens.
+    keeps: u32,
     written: LayerSet,
-    committed: bool,
 }
 
 impl<'a> Step<'a> {
     /// `sequence` holds blocks for `tokens` more tokens.
-    pub(super) fn new(sequence: &'a mut Sequence, tokens: usize, held_before: u32) -> Self {
+    pub(super) fn new(sequence: &'a mut Sequence, tokens: usize, keeps: u32) -> Self {
         Self {
             sequence,
             tokens,
-            held_before,
+            keeps,
             written: LayerSet::default(),
-            committed: false,
         }
     }
 
@@ -182,28 +181,53 @@ impl<'a> Step<'a> {
         self.sequence.plane(layer, part, block, self.len())
     }
 
-    /// Makes the new tokens part of the sequence. Takes the lock once, to count them.
+    /// Makes the new tokens part of the sequence, and registers the blocks that are full
+    /// now, so that others find them. Where such a block is there already, because somebody
+    /// else computed the same tokens meanwhile, that one takes the place of the sequence's
+    /// own, which is free again.
+    ///
+    /// Cost: the lock once; for each block that became full a hash of its tokens and a look.
     ///
     /// # Errors
     /// [`KvError::LayersNotWritten`] names the layers that are missing; the step is
     /// rolled back, as if it had been dropped.
-    pub fn commit(mut self) -> Result<(), KvError> {
+    pub fn commit(self) -> Result<(), KvError> {
+        let tokens = self.tokens;
+        self.commit_first(tokens)
+    }
+
+    /// Makes the first `tokens` of the new tokens part of the sequence and rolls the others
+    /// back: of drafted tokens, those that were right. What was not committed is never
+    /// registered.
+    ///
+    /// # Errors
+    /// [`KvError::NotThatLong`] if the step has fewer, and as [`commit`](Self::commit); the
+    /// whole step is rolled back then.
+    pub fn commit_first(mut self, tokens: usize) -> Result<(), KvError> {
+        if tokens > self.tokens {
+            return Err(KvError::NotThatLong {
+                asked: tokens,
+                tokens: self.tokens,
+            });
+        }
         let layers = self.sequence.shared().spec.layers();
         let missing = self.written.missing_of(layers);
         if !missing.is_empty() {
             return Err(KvError::LayersNotWritten { missing, layers });
         }
-        self.sequence.commit(self.tokens);
-        self.committed = true;
+        self.sequence.commit(tokens);
+        let spec = &self.sequence.shared().spec;
+        let filled = spec.blocks_for(self.sequence.len());
+        // Blocks that only rolled back tokens needed, if the step took them.
+        let keep = u32::try_from(filled).unwrap_or(u32::MAX);
+        self.keeps = self.keeps.max(keep);
         Ok(())
     }
 }
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
-        if !self.committed {
-            self.sequence.give_back_tail(self.held_before);
-        }
+        self.sequence.give_back_tail(self.keeps);
     }
 }
 

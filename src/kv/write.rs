@@ -267,7 +267,8 @@ impl<'r, T: Element> Iterator for Runs<'r, T> {
         // - aligned: see `Sequence::plane`; `from` counts whole elements;
         // - initialised: a `Buffer`'s bytes always are, `T` takes every bit pattern, and by
         //   `Element`'s contract what is written through it has no padding;
-        // - exclusive: the block is in no other table, so only this sequence reaches it. It
+        // - exclusive: the block is in no other table and not registered, for `append` took it
+        //   or exchanged it (the ledger's `grow`), so only this sequence reaches it. It
         //   is mutably borrowed (through `LayerMut` and `Step`) for `'r`, so no slice lent
         //   for reading lives and no second `Runs` does. The pieces of this one are disjoint:
         //   each (block, part, head) comes up once, and rows of two of them never meet (the

@@ -83,5 +83,7 @@ pub use self::trace::{
     TraceError, TraceHeader, TraceLimits, TraceProblem,
 };
 
+#[cfg(not(loom))]
+pub(crate) use self::biased::Biased;
 #[cfg(loom)]
 pub use self::{biased::Biased, keep_alive::KeepAlive, seat::Seats, state::StateWord};

@@ -160,6 +160,17 @@ impl SharedAllocator {
         Ok(unsafe { Buffer::from_parts(block, owner) })
     }
 
+    /// A buffer over a block that the allocator gave out by another door.
+    ///
+    /// # Safety
+    /// The block is of this allocator, out, and in nobody else's hands; or whoever else has
+    /// its bytes only reads them, and so does who has the buffer.
+    pub(crate) unsafe fn adopt(&self, block: Block) -> Buffer {
+        let owner = Owner::enter(self);
+        // SAFETY: the caller's promise.
+        unsafe { Buffer::from_parts(block, owner) }
+    }
+
     /// Where the memory is.
     #[must_use]
     pub fn device(&self) -> Device {

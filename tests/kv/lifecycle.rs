@@ -7,11 +7,7 @@ use tenslab::memory::{
 };
 use tenslab::{DType, memory};
 
-use super::{DIMS, acquire, append, assert_holds, limits, salts, small_cache};
-
-fn ids(sequence: &Sequence) -> Vec<u32> {
-    sequence.block_ids().map(|id| id.get()).collect()
-}
+use super::{DIMS, acquire, append, assert_holds, ids, limits, salts, small_cache};
 
 fn free(cache: &KvCache) -> usize {
     cache.check().unwrap();

@@ -2,7 +2,9 @@
 //!
 //! `spec`: sizes and offsets. `lifecycle`: acquire, append, commit, roll back, drop,
 //! and what happens when something runs out. `contents`: what is written is what is
-//! read, in every layout and dtype, where it lies. `threads`: several sequences at
+//! read, in every layout and dtype, where it lies. `prefix`: what is found, kept and
+//! evicted, after the unit tests of other engines (lessons/kv.md). `sharing`: forks,
+//! truncation, copies, tensors, pins. `threads`: several sequences at
 //! once. `model`: random operations against a model, byte for byte.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
@@ -12,12 +14,16 @@ mod asan;
 mod contents;
 mod lifecycle;
 mod model;
+mod prefix;
+mod sharing;
 mod spec;
 mod threads;
 
 use std::fmt::Debug;
 
-use tenslab::kv::{KvCache, KvDims, KvError, KvLimits, KvSpec, Namespace, Part, Sequence};
+use tenslab::kv::{
+    KvCache, KvDims, KvError, KvLimits, KvOptions, KvSpec, Namespace, Part, Sequence,
+};
 use tenslab::types::half::{bf16_from_f32, f16_from_f32};
 use tenslab::{DType, Element, bf16, f16, memory};
 
@@ -38,15 +44,37 @@ fn limits(blocks: usize, max_sequences: usize, max_blocks_per_sequence: usize) -
     }
 }
 
-/// A float32 cache of [`DIMS`] with room in the tables for every block.
+/// A float32 cache of [`DIMS`] with room in the tables for every block, which forgets what
+/// nobody uses.
 fn small_cache(blocks: usize, max_sequences: usize) -> KvCache {
-    let spec = KvSpec::new(DIMS, DType::F32).unwrap();
-    KvCache::new(spec, limits(blocks, max_sequences, blocks), memory::cpu()).unwrap()
+    let forgets = KvOptions::default().with_prefix_caching(false);
+    cache_with(&forgets, 4, blocks, max_sequences)
 }
 
-/// A sequence with blocks for `tokens` tokens.
+/// The same with these options, and so many tokens in a block.
+fn cache_with(
+    options: &KvOptions,
+    block_tokens: usize,
+    blocks: usize,
+    max_sequences: usize,
+) -> KvCache {
+    let dims = KvDims {
+        block_tokens,
+        ..DIMS
+    };
+    let spec = KvSpec::new(dims, DType::F32).unwrap();
+    let limits = limits(blocks, max_sequences, blocks);
+    KvCache::with_options(spec, limits, options, memory::cpu()).unwrap()
+}
+
+/// A sequence with blocks for `tokens` tokens, of which none is there.
 fn acquire(cache: &KvCache, tokens: usize) -> Result<Sequence, KvError> {
-    cache.acquire(&vec![0; tokens], &Namespace::default(), 0, None)
+    cache.acquire(&[], &Namespace::default(), tokens, None)
+}
+
+/// The tokens whose keys and values are made from these salts.
+fn tokens(salts: &[u64]) -> Vec<u32> {
+    salts.iter().map(|&salt| salt as u32).collect()
 }
 
 /// An element type of a cache, with a way to make one and to look at its bits.
@@ -109,7 +137,7 @@ fn rows<T: Number>(spec: &KvSpec, salts: &[u64], layer: usize, part: Part) -> Ve
 /// Appends and commits tokens with these salts.
 fn append<T: Number>(sequence: &mut Sequence, salts: &[u64]) -> Result<(), KvError> {
     let spec = *sequence.cache().spec();
-    let mut step = sequence.append(&vec![0; salts.len()])?;
+    let mut step = sequence.append(&tokens(salts))?;
     for layer in 0..spec.layers() {
         let (keys, values) = (
             rows::<T>(&spec, salts, layer, Part::Keys),
@@ -163,6 +191,68 @@ fn assert_inside<T>(cache: &KvCache, slice: &[T]) {
         region.start <= slice.start.cast() && slice.end.cast() <= region.end,
         "{slice:?} is not in {region:?}"
     );
+}
+
+/// Appends these tokens and commits them; the keys and values of each are made of all tokens
+/// up to it, as a model's are, so that a block under a wrong prefix shows.
+fn compute(sequence: &mut Sequence, all: &[u32]) {
+    let start = sequence.len();
+    let salts = prefix_salts(all);
+    let spec = *sequence.cache().spec();
+    let mut step = sequence.append(&all[start..]).unwrap();
+    for layer in 0..spec.layers() {
+        let (keys, values) = (
+            rows::<f32>(&spec, &salts[start..], layer, Part::Keys),
+            rows::<f32>(&spec, &salts[start..], layer, Part::Values),
+        );
+        (step.layer_mut(layer).unwrap())
+            .write(&keys, &values)
+            .unwrap();
+    }
+    step.commit().unwrap();
+}
+
+/// The sequence holds what [`compute`] makes of these tokens.
+#[track_caller]
+fn assert_computed(sequence: &Sequence, all: &[u32]) {
+    assert_holds::<f32>(sequence, &prefix_salts(all));
+}
+
+/// For each token a number made of all tokens up to it.
+fn prefix_salts(tokens: &[u32]) -> Vec<u64> {
+    let mut salt = 0_u64;
+    let mut fold = |&token: &u32| {
+        salt = (salt ^ u64::from(token) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        salt ^= salt >> 29;
+        salt
+    };
+    tokens.iter().map(&mut fold).collect()
+}
+
+/// A prompt, computed as far as it is not there.
+fn prefill(cache: &KvCache, prompt: &[u32], max_hit: Option<usize>) -> Result<Sequence, KvError> {
+    let mut sequence = cache.acquire(prompt, &Namespace::default(), 0, max_hit)?;
+    if sequence.len() < prompt.len() {
+        compute(&mut sequence, prompt);
+    }
+    assert_computed(&sequence, prompt);
+    cache.check().unwrap();
+    Ok(sequence)
+}
+
+/// The numbers of a sequence's blocks.
+fn ids(sequence: &Sequence) -> Vec<u32> {
+    sequence.block_ids().map(|id| id.get()).collect()
+}
+
+/// Tokens that no other range has.
+fn range(from: u32, count: u32) -> Vec<u32> {
+    (from..from + count).collect()
+}
+
+/// Two pieces of a prompt.
+fn join(head: &[u32], tail: &[u32]) -> Vec<u32> {
+    [head, tail].concat()
 }
 
 /// Salts `from..from + count`.

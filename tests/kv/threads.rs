@@ -42,6 +42,7 @@ fn sequences_of_two_threads_never_see_each_other() {
         });
         cache.check().unwrap();
         assert_eq!(cache.stats().blocks_used, 0);
+        assert_eq!(cache.stats().blocks_idle + cache.stats().blocks_free, 12);
     }
 }
 

@@ -1,0 +1,49 @@
+//! For AddressSanitizer, to which the region is one live allocation: the bytes of a block
+//! that nobody uses are nobody's. In every other build there is nothing here.
+
+use std::ptr::NonNull;
+
+use crate::kv::KvSpec;
+use crate::memory::poison::{poison, unpoison};
+
+/// Where the blocks lie.
+#[derive(Debug)]
+pub(in crate::kv) struct Shadow {
+    region: NonNull<u8>,
+    spec: KvSpec,
+}
+
+// SAFETY: the pointer is only ever compared and passed to the sanitizer.
+unsafe impl Send for Shadow {}
+
+impl Shadow {
+    /// # Safety
+    /// The region of a cache of that spec begins there, and outlives this but for the last
+    /// unpoisoning, which the cache does.
+    pub(in crate::kv) const unsafe fn new(region: NonNull<u8>, spec: KvSpec) -> Self {
+        Self { region, spec }
+    }
+
+    /// The block is somebody's from now on.
+    pub(super) fn lend(&self, block: u32) {
+        self.mark(block, unpoison);
+    }
+
+    /// The block is nobody's from now on.
+    pub(super) fn take_back(&self, block: u32) {
+        self.mark(block, poison);
+    }
+
+    fn mark(&self, block: u32, mark: unsafe fn(NonNull<u8>, usize)) {
+        if !cfg!(tenslab_asan) {
+            return;
+        }
+        let bytes = self.spec.block_bytes();
+        let start = self.region.as_ptr().wrapping_add(block as usize * bytes);
+        if let Some(start) = NonNull::new(start) {
+            // SAFETY: the block's bytes are mapped (`new`); under the lock, and while nobody
+            // uses the block, nobody touches them.
+            unsafe { mark(start, bytes) };
+        }
+    }
+}
