@@ -2,7 +2,6 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use crate::error::Error;
 use crate::memory::poison::{poison, unpoison};
 use crate::memory::{Biased, Block, Buffer, SharedAllocator, Storage, Tag, populate};
 use crate::mutant::{self, Mutant};
@@ -396,7 +395,7 @@ impl KvCache {
     }
 
     /// One plane of a registered block, which the caller uses, as a frozen tensor.
-    pub(super) fn lend(&self, block: u32, layer: usize, part: Part) -> Result<Tensor, Error> {
+    pub(super) fn lend(&self, block: u32, layer: usize, part: Part) -> Result<Tensor, KvError> {
         let shared = self.shared();
         let spec = &shared.spec;
         let plane = spec.block_layout().part(part);
@@ -417,8 +416,13 @@ impl KvCache {
         // through it either, and others may read the bytes meanwhile.
         let buffer = unsafe { self.0.lender.adopt(lent) };
         let storage = Storage::from(buffer);
-        storage.freeze()?;
-        Ok(Tensor::from_storage(&storage, 0, shape, spec.dtype())?)
+        // Neither can be refused: the storage is new, and the shape is that of its bytes.
+        let refused = KvError::Inconsistent {
+            what: "a plane is not a tensor",
+            id: block as usize,
+        };
+        storage.freeze().map_err(|_| refused)?;
+        Tensor::from_storage(&storage, 0, shape, spec.dtype()).map_err(|_| refused)
     }
 
     #[inline]

@@ -1,6 +1,5 @@
 use std::fmt;
 
-use crate::error::Error;
 use crate::tensor::Tensor;
 use crate::types::Element;
 
@@ -195,7 +194,7 @@ impl Sequence {
     /// [`KvError::NoSuchLayer`], [`KvError::NoSuchBlock`] for a block that is not full, and
     /// [`KvError::NotShared`] if the cache does not [share
     /// prefixes](super::KvOptions::with_prefix_caching), so that no block is ever finished.
-    pub fn keys_tensor(&self, layer: usize, block: usize) -> Result<Tensor, Error> {
+    pub fn keys_tensor(&self, layer: usize, block: usize) -> Result<Tensor, KvError> {
         self.block_tensor(layer, Part::Keys, block)
     }
 
@@ -203,23 +202,23 @@ impl Sequence {
     ///
     /// # Errors
     /// As [`keys_tensor`](Self::keys_tensor).
-    pub fn values_tensor(&self, layer: usize, block: usize) -> Result<Tensor, Error> {
+    pub fn values_tensor(&self, layer: usize, block: usize) -> Result<Tensor, KvError> {
         self.block_tensor(layer, Part::Values, block)
     }
 
-    fn block_tensor(&self, layer: usize, part: Part, block: usize) -> Result<Tensor, Error> {
+    fn block_tensor(&self, layer: usize, part: Part, block: usize) -> Result<Tensor, KvError> {
         let spec = &self.shared().spec;
         if layer >= spec.layers() {
             let layers = spec.layers();
-            return Err(KvError::NoSuchLayer { layer, layers }.into());
+            return Err(KvError::NoSuchLayer { layer, layers });
         }
         let full = self.len / spec.block_tokens();
         if block >= full {
             let blocks = full;
-            return Err(KvError::NoSuchBlock { block, blocks }.into());
+            return Err(KvError::NoSuchBlock { block, blocks });
         }
         if !self.cache.options().prefix_caching() {
-            return Err(KvError::NotShared.into());
+            return Err(KvError::NotShared);
         }
         let block = self.shared().rows.get(self.slot, block);
         self.cache.lend(block, layer, part)
