@@ -237,6 +237,30 @@ fn options_are_of_one_call() {
     );
 }
 
+/// The standard library panics from 65,536 digits on; with an exponent it counts one more.
+#[test]
+fn any_precision_can_be_asked_for() {
+    let values = tensor::<f64>(&[3], &[5e-324, 0.1, f64::NAN]);
+    for scientific in [
+        Scientific::WhenNeeded,
+        Scientific::Always,
+        Scientific::Never,
+    ] {
+        for precision in [0, 400, 65_533, 65_534, 65_535, 65_536, usize::MAX] {
+            let options = PrintOptions {
+                precision,
+                scientific,
+                ..PrintOptions::default()
+            };
+            let text = rows_by(&values, &options);
+            // All that there are, and no more than one of them needs.
+            let exact = "000000000000000055511151231257827021181583404541015625";
+            assert_eq!(text.contains(exact), precision >= 400, "{precision}");
+            assert!(text.len() < 5000, "{} bytes", text.len());
+        }
+    }
+}
+
 #[test]
 fn long_rows_go_on_in_the_next_line() {
     let narrow = PrintOptions {

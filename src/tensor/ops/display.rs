@@ -37,7 +37,7 @@ pub struct PrintOptions {
     pub edge_items: usize,
     /// A tensor of more elements than this is cut short: 1000.
     pub threshold: usize,
-    /// Most digits behind a float's point: 4.
+    /// Most digits behind a float's point: 4. (No more than 65,534 are ever written.)
     pub precision: usize,
     /// Columns after which a row goes on in the next line: 80.
     pub line_width: usize,
@@ -293,8 +293,9 @@ impl Format {
         Format {
             boolean: dtype == DType::Bool,
             scientific: false,
-            // More the formatting of the standard library refuses.
-            digits: precision.min(usize::from(u16::MAX)),
+            // More the formatting of the standard library refuses: it counts digits in a
+            // u16, with an exponent also the one in front of the point.
+            digits: precision.min(usize::from(u16::MAX) - 1),
         }
     }
 
