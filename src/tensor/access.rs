@@ -128,10 +128,12 @@ impl Tensor {
     /// no write that threads would have to share.
     ///
     /// # Errors
-    /// [`DTypeMismatch`](TensorError::DTypeMismatch),
+    /// In this order: [`DTypeMismatch`](TensorError::DTypeMismatch),
     /// [`NotContiguous`](TensorError::NotContiguous),
     /// [`Misaligned`](TensorError::Misaligned), and
-    /// [`Borrow`](TensorError::Borrow) while somebody writes.
+    /// [`Borrow`](TensorError::Borrow) while somebody writes, or where half a billion
+    /// guards are out
+    /// ([`TooManyReaders`](crate::memory::BorrowError::TooManyReaders)).
     #[inline]
     pub fn read<T: Element>(&self) -> Result<ReadGuard<'_, T>, TensorError> {
         let elements = self.typed::<T>()?;
@@ -161,7 +163,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`NotContiguous`](TensorError::NotContiguous), and
-    /// [`Borrow`](TensorError::Borrow) while somebody writes.
+    /// [`Borrow`](TensorError::Borrow) as in [`read`](Tensor::read).
     #[inline]
     pub fn read_bytes(&self) -> Result<ReadGuard<'_, u8>, TensorError> {
         self.must_be_contiguous()?;
@@ -247,7 +249,8 @@ impl Tensor {
     ///
     /// # Panics
     /// If `T` is not the tensor's dtype, if there are more or fewer indices than
-    /// dimensions, if one is out of range, or while somebody writes.
+    /// dimensions, if one is out of range, or where [`read`](Tensor::read) would be refused
+    /// the borrow: while somebody writes.
     #[must_use]
     #[track_caller]
     pub fn item<T: Element>(&self, indices: &[usize]) -> T {

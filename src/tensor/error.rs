@@ -164,14 +164,18 @@ pub enum TensorError {
         /// How far past a multiple of it the tensor begins.
         past: usize,
     },
-    /// Two tensors that are to be written together share bytes.
-    #[error("tensors {first} and {second} share bytes of {storage}")]
+    /// Two tensors that may not reach into each other's bytes do: those that are written
+    /// together, or the two sides of a copy. A tensor reaches from its first element to its
+    /// last, with all that lies between.
+    #[error(
+        "the bytes from first to last element of tensors {first} and {second} meet in {storage}"
+    )]
     Overlap {
         /// Their storage.
         storage: StorageId,
-        /// Position of one of them.
+        /// Position of one of them. Of a copy: 0, the target.
         first: usize,
-        /// Position of the other.
+        /// Position of the other. Of a copy: 1, the source.
         second: usize,
     },
     /// Tensors that are to be written together are of different storages.
@@ -265,7 +269,7 @@ pub enum TensorError {
     /// No tensor was named where at least one has to be.
     #[error("no tensors to put together: their shape and dtype would be anything")]
     NothingToJoin,
-    /// A tensor does not go with the first one.
+    /// A tensor cannot be joined with the first one.
     #[error("tensor {position} has shape {} and the first one {}: they may differ in dimension {dim} only", shapes.1, shapes.0)]
     JoinMismatch {
         /// Shapes of the first tensor and of this one.
@@ -274,5 +278,13 @@ pub enum TensorError {
         position: usize,
         /// The dimension along which they are joined.
         dim: usize,
+    },
+    /// A tensor cannot be stacked on the first one.
+    #[error("tensor {position} has shape {} and the first one {}: only equal ones are stacked", shapes.1, shapes.0)]
+    StackMismatch {
+        /// Shapes of the first tensor and of this one.
+        shapes: Box<(Shape, Shape)>,
+        /// Where it is among the tensors.
+        position: usize,
     },
 }

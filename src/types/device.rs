@@ -65,6 +65,9 @@ impl FromStr for Device {
 
     /// Accepts `cpu`, `cuda` and `cuda:N`, and nothing else: no sign, no
     /// leading zero, no space, no `cpu:0`.
+    ///
+    /// # Errors
+    /// [`UnknownDevice`](TypeError::UnknownDevice).
     fn from_str(spec: &str) -> Result<Self, Self::Err> {
         let unknown = || TypeError::UnknownDevice { spec: spec.into() };
         match spec {

@@ -206,6 +206,10 @@ impl fmt::Display for DType {
 impl FromStr for DType {
     type Err = TypeError;
 
+    /// The dtype of a [`name`](DType::name), exact spelling.
+    ///
+    /// # Errors
+    /// [`UnknownDType`](TypeError::UnknownDType).
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         DType::ALL
             .into_iter()

@@ -189,6 +189,7 @@ impl<const N: usize> From<[usize; N]> for Shape {
 impl TryFrom<&[usize]> for Shape {
     type Error = TypeError;
 
+    /// [`Shape::from_dims`], with its errors.
     fn try_from(dims: &[usize]) -> Result<Self, Self::Error> {
         Self::from_dims(dims)
     }
@@ -198,6 +199,10 @@ impl TryFrom<&[i64]> for Shape {
     type Error = TypeError;
 
     /// The door for dimensions that come signed.
+    ///
+    /// # Errors
+    /// [`RankTooHigh`](TypeError::RankTooHigh), [`NegativeDim`](TypeError::NegativeDim) and
+    /// [`TooManyElements`](TypeError::TooManyElements), in this order.
     fn try_from(dims: &[i64]) -> Result<Self, Self::Error> {
         if dims.len() > MAX_RANK {
             return Err(TypeError::RankTooHigh {
@@ -307,6 +312,7 @@ impl Strides {
 impl TryFrom<&[usize]> for Strides {
     type Error = TypeError;
 
+    /// [`Strides::from_values`], with its errors.
     fn try_from(values: &[usize]) -> Result<Self, Self::Error> {
         Self::from_values(values)
     }
@@ -386,6 +392,9 @@ macro_rules! like_a_slice {
         impl FromStr for $type {
             type Err = TypeError;
 
+            /// # Errors
+            /// [`NotDims`](TypeError::NotDims), and those of the numbers themselves, as
+            /// where they come from elsewhere.
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 let dims = parse(text)?;
                 Self::try_from(dims.as_slice())

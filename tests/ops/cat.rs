@@ -122,8 +122,23 @@ fn what_does_not_fit_is_named() {
             dim: 0,
         };
         assert_eq!(ops::cat(&[&a, &a, &b], 0, cpu()).unwrap_err(), mismatch);
+        let shapes = Box::new((*a.shape(), *b.shape()));
+        let mismatch = TensorError::StackMismatch {
+            shapes,
+            position: 2,
+        };
         assert_eq!(ops::stack(&[&a, &a, &b], 0, cpu()).unwrap_err(), mismatch);
     }
+    // Each says what its own rule is: of a stack's parts no dimension may differ.
+    let b = counted(&[7, 3]);
+    assert_eq!(
+        ops::stack(&[&a, &b], 0, cpu()).unwrap_err().to_string(),
+        "tensor 1 has shape [7, 3] and the first one [2, 3]: only equal ones are stacked"
+    );
+    assert_eq!(
+        ops::cat(&[&a, &b], 1, cpu()).unwrap_err().to_string(),
+        "tensor 1 has shape [7, 3] and the first one [2, 3]: they may differ in dimension 1 only"
+    );
     assert!(ops::cat(&[&a, &counted(&[7, 3])], 0, cpu()).is_ok());
     assert!(ops::stack(&[&a, &counted(&[7, 3])], 0, cpu()).is_err());
 }
@@ -146,6 +161,15 @@ fn the_joined_shape_has_to_be_one() {
         ops::cat(&[&wide, &wide, &wide, &wide], 0, cpu()).is_err(),
         "and no sum wraps"
     );
+    let half = Tensor::zeros([0, 1 << 62], DType::U16, cpu()).unwrap();
+    assert!(ops::stack(&[&half], 0, cpu()).is_ok());
+    let error = ops::stack(&[&half, &half], 0, cpu()).unwrap_err();
+    let too_many = TypeError::TooManyElements {
+        rank: 3,
+        index: 2,
+        dim: 1 << 62,
+    };
+    assert_eq!(error, too_many.into());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use tenslab::memory::{BorrowError, cpu};
 use tenslab::tensor::TensorError;
+use tenslab::types::TypeError;
 use tenslab::{DType, Tensor, ops};
 
 use super::{counted, elements};
@@ -96,6 +97,15 @@ fn the_target_has_the_rows_and_the_dtype_of_the_table() {
     assert_eq!(error, TensorError::DTypeMismatch { asked, found });
     let error = ops::gather_rows(&counted(&[]), &counted(&[]), &[0]).unwrap_err();
     assert_eq!(error, TensorError::NoSuchDim { dim: 0, rank: 0 });
+    // No target could have the shape: said before its own is looked at.
+    let none = Tensor::zeros([0, 1 << 62], DType::U16, cpu()).unwrap();
+    let too_many = TypeError::TooManyElements {
+        rank: 2,
+        index: 1,
+        dim: 1 << 62,
+    };
+    let error = ops::gather_rows(&none, &none, &[0, 0]).unwrap_err();
+    assert_eq!(error, too_many.into());
 }
 
 #[test]
@@ -113,6 +123,13 @@ fn within_one_storage_the_two_may_not_meet() {
             first: 0,
             second: 1
         }
+    );
+    // Two columns share no element, but each reaches into the other's bytes.
+    let (left, right) = (whole.slice(1, 0, 1).unwrap(), whole.slice(1, 1, 2).unwrap());
+    let error = ops::gather_rows(&left, &right, &[0; 6]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("the bytes from first to last element of tensors 0 and 1 meet in {storage}")
     );
 }
 

@@ -68,8 +68,8 @@ type Convert<S, D> = fn(&[S], &mut [D]) -> Option<usize>;
 ///
 /// # Errors
 /// [`Unimplemented`](TensorError::Unimplemented) for a reserved target, before anything
-/// else; [`UnsupportedCast`](TensorError::UnsupportedCast) from or to booleans; the
-/// allocator's error; [`Borrow`](TensorError::Borrow) while somebody writes to `src`;
+/// else; [`UnsupportedCast`](TensorError::UnsupportedCast) from or to booleans; as
+/// [`Tensor::empty`]; [`Borrow`](TensorError::Borrow) while somebody writes to `src`;
 /// [`ElementOutOfRange`](TensorError::ElementOutOfRange).
 pub fn cast(
     src: &Tensor,

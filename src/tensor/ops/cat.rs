@@ -30,7 +30,8 @@ use crate::types::{MAX_RANK, Shape, TypeError};
 /// [`NothingToJoin`](TensorError::NothingToJoin) for an empty list;
 /// [`NoSuchDim`](TensorError::NoSuchDim);
 /// [`DTypeMismatch`](TensorError::DTypeMismatch) and
-/// [`JoinMismatch`](TensorError::JoinMismatch) with the first tensor that does not fit; as
+/// [`JoinMismatch`](TensorError::JoinMismatch) with the first tensor that does not fit;
+/// [`TooManyElements`](TypeError::TooManyElements) where the joined shape is none; as
 /// [`Tensor::empty`]; [`Borrow`](TensorError::Borrow) while somebody writes to one of them.
 pub fn cat(
     tensors: &[&Tensor],
@@ -52,7 +53,12 @@ pub fn cat(
         others[..tensor.rank()].copy_from_slice(tensor.shape().dims());
         others[dim] = dims[dim];
         if tensor.rank() != rank || others != dims {
-            return Err(mismatch(first, tensor, position, dim));
+            let shapes = Box::new((*first.shape(), *tensor.shape()));
+            return Err(TensorError::JoinMismatch {
+                shapes,
+                position,
+                dim,
+            });
         }
         dims[dim] = dims[dim]
             .checked_add(size)
@@ -65,7 +71,8 @@ pub fn cat(
     join(tensors, dim, &dims[..rank], false, allocator)
 }
 
-/// Joins tensors of one shape along a new dimension, which will be dimension `dim`.
+/// Joins tensors of one shape along a new dimension, which will be dimension `dim`. Where
+/// that is the tensors' rank, it is the last.
 ///
 /// ```
 /// use tenslab::{DType, memory, ops};
@@ -84,8 +91,13 @@ pub fn cat(
 /// Cost: as [`cat`].
 ///
 /// # Errors
-/// As [`cat`]; and no shape has more than 8 dimensions. `dim` may be the tensors' rank:
-/// then the new dimension is the last.
+/// [`NothingToJoin`](TensorError::NothingToJoin) for an empty list;
+/// [`NoSuchDim`](TensorError::NoSuchDim), of the dimensions there will be;
+/// [`DTypeMismatch`](TensorError::DTypeMismatch) and
+/// [`StackMismatch`](TensorError::StackMismatch) with the first tensor that does not fit;
+/// [`RankTooHigh`](TypeError::RankTooHigh) of tensors that have 8 dimensions already, and
+/// [`TooManyElements`](TypeError::TooManyElements); as [`Tensor::empty`];
+/// [`Borrow`](TensorError::Borrow) while somebody writes to one of them.
 pub fn stack(
     tensors: &[&Tensor],
     dim: usize,
@@ -99,7 +111,8 @@ pub fn stack(
     for (position, tensor) in tensors.iter().enumerate() {
         same_dtype(first, tensor)?;
         if tensor.shape() != first.shape() {
-            return Err(mismatch(first, tensor, position, dim));
+            let shapes = Box::new((*first.shape(), *tensor.shape()));
+            return Err(TensorError::StackMismatch { shapes, position });
         }
     }
     let mut dims = [0; MAX_RANK + 1];
@@ -117,15 +130,6 @@ fn same_dtype(first: &Tensor, tensor: &Tensor) -> Result<(), TensorError> {
         asked: first.dtype(),
         found: tensor.dtype(),
     })
-}
-
-#[cold]
-fn mismatch(first: &Tensor, tensor: &Tensor, position: usize, dim: usize) -> TensorError {
-    TensorError::JoinMismatch {
-        shapes: Box::new((*first.shape(), *tensor.shape())),
-        position,
-        dim,
-    }
 }
 
 /// The caller has checked that the parts fit; where `is_new`, dimension `dim` is one that they

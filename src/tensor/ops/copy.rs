@@ -45,8 +45,8 @@ use crate::tensor::{Tensor, TensorError};
 ///
 /// # Errors
 /// [`DTypeMismatch`](TensorError::DTypeMismatch),
-/// [`ShapeMismatch`](TensorError::ShapeMismatch),
-/// [`Overlap`](TensorError::Overlap), and [`Borrow`](TensorError::Borrow) where somebody
+/// [`ShapeMismatch`](TensorError::ShapeMismatch), [`Overlap`](TensorError::Overlap) of
+/// strided views as above, and [`Borrow`](TensorError::Borrow) where somebody
 /// else is at the bytes of either side or `dst` is frozen.
 pub fn copy(dst: &Tensor, src: &Tensor) -> Result<(), TensorError> {
     if dst.dtype() != src.dtype() {

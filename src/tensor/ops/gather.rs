@@ -31,10 +31,12 @@ use crate::types::{MAX_RANK, Shape};
 ///
 /// # Errors
 /// [`DTypeMismatch`](TensorError::DTypeMismatch);
-/// [`ShapeMismatch`](TensorError::ShapeMismatch) of `dst` and what it should be;
 /// [`NoSuchDim`](TensorError::NoSuchDim) for a table without dimensions;
+/// [`TooManyElements`](crate::types::TypeError::TooManyElements) for so many rows that no shape holds them;
+/// [`ShapeMismatch`](TensorError::ShapeMismatch) of `dst` and what it should be;
 /// [`NoSuchRow`](TensorError::NoSuchRow), the first in the list;
-/// [`Overlap`](TensorError::Overlap) where `dst` and `table` share bytes;
+/// [`Overlap`](TensorError::Overlap) where `dst` and `table` are of one storage and the bytes
+/// from first to last element meet;
 /// [`Borrow`](TensorError::Borrow) where somebody else is at the bytes of either side or
 /// `dst` is frozen.
 pub fn gather_rows(dst: &Tensor, table: &Tensor, rows: &[u32]) -> Result<(), TensorError> {
