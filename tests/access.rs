@@ -117,6 +117,30 @@ fn a_guard_on_one_thread_refuses_the_other() {
     assert_eq!(elsewhere(&tensor), [None, None, None, None]);
 }
 
+/// Each of the two has its guard while the other has it, frozen or not.
+#[test]
+fn two_threads_read_one_storage_at_the_same_time() {
+    let tensor = zeros(4);
+    tensor.write::<f32>().unwrap().fill(2.5);
+    for _ in 0..2 {
+        let both = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for view in [tensor.clone(), tensor.slice(0, 1, 3).unwrap()] {
+                let both = &both;
+                scope.spawn(move || {
+                    let guard = view.read::<f32>();
+                    both.wait();
+                    let right = |elements: &[f32]| elements.iter().all(|&element| element == 2.5);
+                    let seen = guard.as_ref().is_ok_and(|guard| right(guard));
+                    both.wait();
+                    assert!(seen, "{guard:?}");
+                });
+            }
+        });
+        tensor.freeze().unwrap();
+    }
+}
+
 /// Every writer makes all elements equal, so a reader that sees two values saw a race.
 #[test]
 fn readers_and_writers_on_many_threads_never_meet() {

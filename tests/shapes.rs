@@ -151,10 +151,13 @@ fn a_stride_past_the_rank_is_a_typo() {
 
 #[test]
 fn row_major_strides_take_a_dimension_of_zero_for_one() {
-    let goldens: [(&[usize], &[usize]); 8] = [
+    let goldens: [(&[usize], &[usize]); 11] = [
         (&[], &[]),
         (&[7], &[1]),
+        (&[2, 3], &[3, 1]),
         (&[2, 3, 4], &[12, 4, 1]),
+        (&[5, 2, 3, 4], &[24, 12, 4, 1]),
+        (&[6, 5, 2, 3, 4], &[120, 24, 12, 4, 1]),
         (&[2, 0, 4], &[4, 4, 1]),
         (&[0], &[1]),
         (&[3, 2, 0], &[2, 1, 1]),

@@ -47,17 +47,20 @@ fn logical(tensor: &Tensor) -> Vec<i32> {
 #[test]
 fn a_new_tensor_is_packed_aligned_and_says_what_it_is() {
     for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_reserved()) {
-        let tensor = Tensor::zeros([2, 3, 4], dtype, cpu()).unwrap();
-        assert_eq!(tensor.shape(), &Shape::from([2, 3, 4]));
-        assert_eq!(tensor.strides().values(), [12, 4, 1]);
-        assert_eq!((tensor.dtype(), tensor.device()), (dtype, Device::Cpu));
-        assert_eq!((tensor.rank(), tensor.numel()), (3, 24));
-        assert_eq!(tensor.nbytes(), 24 * dtype.bytes());
-        assert_eq!(tensor.storage().len(), tensor.nbytes());
-        assert_eq!(tensor.byte_offset(), 0);
-        assert!(tensor.is_contiguous() && !tensor.is_frozen());
-        assert!(tensor.storage().as_ptr().addr().is_multiple_of(64));
-        assert!(tensor.read_bytes().unwrap().iter().all(|&byte| byte == 0));
+        let empty = Tensor::empty([2, 3, 4], dtype, cpu()).unwrap();
+        let zeros = Tensor::zeros([2, 3, 4], dtype, cpu()).unwrap();
+        for tensor in [&empty, &zeros] {
+            assert_eq!(tensor.shape(), &Shape::from([2, 3, 4]));
+            assert_eq!(tensor.strides().values(), [12, 4, 1]);
+            assert_eq!((tensor.dtype(), tensor.device()), (dtype, Device::Cpu));
+            assert_eq!((tensor.rank(), tensor.numel()), (3, 24));
+            assert_eq!(tensor.nbytes(), 24 * dtype.bytes());
+            assert_eq!(tensor.storage().len(), tensor.nbytes());
+            assert_eq!(tensor.byte_offset(), 0);
+            assert!(tensor.is_contiguous() && !tensor.is_frozen());
+            assert!(tensor.storage().as_ptr().addr().is_multiple_of(64));
+        }
+        assert!(zeros.read_bytes().unwrap().iter().all(|&byte| byte == 0));
     }
 }
 
@@ -127,6 +130,12 @@ fn every_slice_of_a_small_tensor_holds_what_it_should() {
                     .collect();
                 assert_eq!(logical(&view), expected, "{start}..{end} of {dim}");
                 assert_eq!(view.strides(), cube.strides());
+                let mut shape = dims;
+                shape[dim] = end - start;
+                assert_eq!(view.shape().dims(), shape);
+                // One without elements stays where it is.
+                let skipped = if start == end { 0 } else { start };
+                assert_eq!(view.byte_offset(), skipped * [8, 4, 1][dim] * 4);
             }
         }
     }

@@ -7,7 +7,8 @@ use tenslab::memory::{AllocError, BorrowError, SharedAllocator, SlabAllocator, S
 use tenslab::ops::Number;
 use tenslab::tensor::TensorError;
 use tenslab::types::half::{
-    bf16_bits_to_f32_bits, f16_bits_to_f32_bits, f32_bits_to_bf16_bits, f32_bits_to_f16_bits,
+    bf16_bits_to_f32_bits, bf16_from_f32, f16_bits_to_f32_bits, f16_from_f32,
+    f32_bits_to_bf16_bits, f32_bits_to_f16_bits,
 };
 use tenslab::{DType, Element, Tensor, bf16, f16, ops};
 
@@ -81,6 +82,18 @@ fn every_cast_of_every_half_is_exact_bit_for_bit() {
 
     same_bits(&halves, &halves, as_f16);
     same_bits(&brains, &brains, as_bf16);
+}
+
+/// Numbers between the halves: ties, overflow, subnormals and NaNs are among them. (A
+/// step that is prime reaches every exponent and every low bit.)
+#[test]
+fn a_cast_rounds_as_the_half_conversions_do() {
+    let bits: Vec<u32> = (0..=u32::MAX).step_by(16_411).collect();
+    let wide: Vec<f32> = bits.iter().copied().map(f32::from_bits).collect();
+    let halves: Vec<f16> = wide.iter().copied().map(f16_from_f32).collect();
+    let brains: Vec<bf16> = wide.iter().copied().map(bf16_from_f32).collect();
+    same_bits(&wide, &halves, |half| u32::from(half.to_bits()));
+    same_bits(&wide, &brains, |half| u32::from(half.to_bits()));
 }
 
 #[test]

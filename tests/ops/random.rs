@@ -1,4 +1,5 @@
-//! Any two views of one shape: `copy` and `cast` against the loop that anybody would write.
+//! Any views: `copy`, `cast`, `gather_rows`, `cat`, `stack` and `allclose` against the loop
+//! that anybody would write.
 //!
 //! ```text
 //!   a view    a packed tensor of random sizes (0 and 1 among them), permuted, then cut along
@@ -97,23 +98,50 @@ fn contents(storage: &Storage) -> Vec<u8> {
     all.read::<u8>().unwrap().to_vec()
 }
 
-/// What lies where in the storage after the naive loop: each element read first, then written.
-fn naive(dst: &Tensor, src: &Tensor) -> Vec<u8> {
+/// Where in its storage an element begins.
+fn place(tensor: &Tensor, index: &[usize]) -> usize {
+    let strides = tensor.strides().values().iter();
+    let element: usize = strides
+        .zip(index)
+        .map(|(stride, index)| stride * index)
+        .sum();
+    tensor.byte_offset() + element * tensor.dtype().bytes()
+}
+
+/// What lies where in the target's storage after the naive loop: each element read first, then
+/// written. `seen` says which index of the source is wanted.
+fn naive_by(dst: &Tensor, src: &Tensor, seen: impl Fn(&[usize]) -> Vec<usize>) -> Vec<u8> {
     let width = dst.dtype().bytes();
-    let at = |tensor: &Tensor, index: &[usize]| {
-        let strides = tensor.strides().values().iter();
-        let element: usize = strides
-            .zip(index)
-            .map(|(stride, index)| stride * index)
-            .sum();
-        tensor.byte_offset() + element * width
-    };
     let (mut to, from) = (contents(dst.storage()), contents(src.storage()));
     for_each_index(dst.shape().dims(), |index| {
-        let element = &from[at(src, index)..][..width];
-        to[at(dst, index)..][..width].copy_from_slice(element);
+        let element = &from[place(src, &seen(index))..][..width];
+        to[place(dst, index)..][..width].copy_from_slice(element);
     });
     to
+}
+
+fn naive(dst: &Tensor, src: &Tensor) -> Vec<u8> {
+    naive_by(dst, src, <[usize]>::to_vec)
+}
+
+/// Two shapes of one rank that differ in the first dimension at most, and rows of the second.
+fn tables() -> impl Strategy<Value = (Vec<usize>, Layout, Layout, Vec<u32>)> {
+    let cases = cases().prop_filter("a first dimension", |(dims, ..)| !dims.is_empty());
+    let rows = prop::collection::vec(any::<prop::sample::Index>(), 0..7);
+    (cases, rows).prop_map(|((dims, to, from), rows)| {
+        let rows = rows.iter().take(7 * dims[0]);
+        let rows = rows.map(|row| row.index(dims[0]) as u32).collect();
+        (dims, to, from, rows)
+    })
+}
+
+/// Parts of one shape but for a dimension, each with a layout of its own.
+fn parts() -> impl Strategy<Value = (Vec<usize>, usize, Vec<(usize, Layout)>)> {
+    prop::collection::vec(0_usize..6, 1..5).prop_flat_map(|dims| {
+        let rank = dims.len();
+        let part = (0_usize..5, layouts(rank));
+        (Just(dims), 0..rank, prop::collection::vec(part, 1..4))
+    })
 }
 
 const WIDTHS: [DType; 4] = [DType::U8, DType::BF16, DType::I32, DType::F64];
@@ -204,6 +232,98 @@ proptest! {
         }
     }
 
+    /// All bytes of the target's storage are compared here too.
+    #[test]
+    fn rows_of_any_table_are_gathered_into_any_view(
+        (mut dims, to, from, rows) in tables(),
+        dtype in prop::sample::select(&WIDTHS[..]),
+        offset in 0_usize..9,
+    ) {
+        let width = dtype.bytes();
+        let from_storage = numbered(offset + from.bytes(&dims, width));
+        let table = from.view(&dims, &from_storage, offset, dtype);
+        dims[0] = rows.len();
+        let to_storage = numbered(to.bytes(&dims, width));
+        let dst = to.view(&dims, &to_storage, 0, dtype);
+        let expected = naive_by(&dst, &table, |index| {
+            let mut index = index.to_vec();
+            index[0] = rows[index[0]] as usize;
+            index
+        });
+        ops::gather_rows(&dst, &table, &rows).unwrap();
+        prop_assert_eq!(contents(&to_storage), expected);
+    }
+
+    /// And what is stacked is what is joined with a dimension of 1 more.
+    #[test]
+    fn any_parts_are_joined_as_the_naive_loop_would(
+        (mut dims, dim, parts) in parts(),
+        dtype in prop::sample::select(&WIDTHS[..]),
+        offset in 0_usize..9,
+    ) {
+        let parts: Vec<Tensor> = parts
+            .iter()
+            .map(|(size, layout)| {
+                dims[dim] = *size;
+                let storage = numbered(offset + layout.bytes(&dims, dtype.bytes()));
+                layout.view(&dims, &storage, offset, dtype)
+            })
+            .collect();
+        let all: Vec<&Tensor> = parts.iter().collect();
+        let whole = ops::cat(&all, dim, cpu()).unwrap();
+        prop_assert!(whole.is_contiguous());
+        // What the loop would write for each part is there already.
+        let (mut start, found) = (0, contents(whole.storage()));
+        for part in &parts {
+            let size = part.shape().dim(dim);
+            let here = whole.slice(dim, start, start + size).unwrap();
+            prop_assert_eq!(&naive(&here, part), &found);
+            start += size;
+        }
+        prop_assert_eq!(whole.shape().dim(dim), start);
+
+        let same: Vec<&Tensor> = vec![all[0]; all.len()];
+        for at in 0..=dims.len() {
+            let stacked = ops::stack(&same, at, cpu()).unwrap();
+            let raised = all[0].unsqueeze(at).unwrap();
+            let joined = ops::cat(&vec![&raised; all.len()], at, cpu()).unwrap();
+            prop_assert_eq!(stacked.shape(), joined.shape());
+            prop_assert_eq!(contents(stacked.storage()), contents(joined.storage()));
+        }
+    }
+
+    /// Of few values, so that some are close, some are not, and some are NaNs.
+    #[test]
+    fn two_views_are_compared_as_the_naive_loop_would((dims, a, b) in cases()) {
+        let filled = |layout: &Layout, seed: usize| {
+            let storage = numbered(layout.bytes(&dims, 4));
+            let all = Tensor::from_storage(&storage, 0, [storage.len() / 4], DType::F32).unwrap();
+            let values = [1.0, 1.5, f32::NAN, -2.0, f32::INFINITY, 1.000_001, 1.5, 1.0];
+            for (at, element) in all.write::<f32>().unwrap().iter_mut().enumerate() {
+                *element = values[((at * seed) >> 3) % 8];
+            }
+            layout.view(&dims, &storage, 0, DType::F32)
+        };
+        let (a, b) = (filled(&a, 7), filled(&b, 5));
+        let (mut mismatches, mut worst, mut largest) = (0, None, 0.0_f64);
+        for_each_index(&dims, |index| {
+            let (a, b) = (f64::from(a.item::<f32>(index)), f64::from(b.item::<f32>(index)));
+            let diff = if a == b { 0.0 } else { (a - b).abs() };
+            let diff = if diff.is_nan() { f64::INFINITY } else { diff };
+            let is_close = a == b || (diff.is_finite() && diff <= 1e-8 + 1e-5 * b.abs());
+            largest = largest.max(diff);
+            mismatches += usize::from(!is_close);
+            if !is_close && worst.as_ref().is_none_or(|(worst, _)| diff > *worst) {
+                worst = Some((diff, index.to_vec()));
+            }
+        });
+        let found = ops::allclose(&a, &b, None).unwrap();
+        prop_assert_eq!((found.compared, found.mismatches), (a.numel(), mismatches));
+        prop_assert_eq!(found.max_abs_diff, largest);
+        let index = found.worst.map(|worst| worst.index().to_vec());
+        prop_assert_eq!(index, worst.map(|(_, index)| index));
+    }
+
     /// Row-major order of the index, whatever the layout: the seeded fills rest on it.
     #[test]
     fn a_seeded_fill_of_any_view_equals_that_of_a_packed_one((dims, to, _) in cases()) {
@@ -225,9 +345,7 @@ fn assert_beside_untouched<T: Element>(view: &Tensor, storage: &Storage) {
     let mut expected = contents(&numbered(storage.len()));
     let found = contents(storage);
     for_each_index(view.shape().dims(), |index| {
-        let strides = view.strides().values().iter();
-        let element: usize = strides.zip(index).map(|(s, i)| s * i).sum();
-        let at = view.byte_offset() + element * size_of::<T>();
+        let at = place(view, index);
         expected[at..][..size_of::<T>()].copy_from_slice(&found[at..][..size_of::<T>()]);
     });
     assert_eq!(found, expected);

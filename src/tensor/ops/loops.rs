@@ -182,3 +182,34 @@ impl Loops {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Shape, row_major_strides};
+
+    /// What makes a copy of packed tensors one move of a block.
+    #[test]
+    fn two_packed_layouts_are_one_loop() {
+        for dims in [
+            &[][..],
+            &[7],
+            &[2, 3],
+            &[1, 5, 1, 4],
+            &[2, 3, 4, 5, 1, 6, 2, 2],
+        ] {
+            let shape = Shape::from_dims(dims).unwrap();
+            let packed = row_major_strides(&shape);
+            for of in [Loops::in_order, Loops::in_memory_order] {
+                let loops = of(dims, packed.values(), packed.values()).unwrap();
+                let size = shape.numel();
+                let (to, from) = (1, 1);
+                assert_eq!(loops.all(), [Loop { size, to, from }], "{shape}");
+            }
+        }
+        // Only where both sides step as one.
+        let loops = Loops::in_order(&[2, 3], &[3, 1], &[4, 1]).unwrap();
+        assert_eq!(loops.all().len(), 2);
+        assert!(Loops::in_order(&[2, 0], &[1, 1], &[1, 1]).is_none());
+    }
+}
