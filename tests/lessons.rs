@@ -6,11 +6,14 @@
 //!   | # | … | tests |
 //!   | 7 | … | `tests/slab.rs::one`, `…::two` |   each is there, and is a test
 //!   | 8 | … | later: the pool |                  says that it has none yet
+//!   | 9a | …   | 9b | …                          one row of the list, in parts
 //! ```
 //!
 //! It reads every page in `docs/` and takes each table whose last column is headed *test* or *tests*.
 //! The lists are in `../shared/lessons`, where that is beside the checkout: rows of a table
-//! that begins with `#`, or paragraphs that begin with a number and a full stop.
+//! that begins with `#`, or paragraphs that begin with a number and a full stop. A list that
+//! has neither is counted through: each row of a table, each bullet, each paragraph. What a
+//! list reports by number, as `#24`, has to be named by a row too.
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 mod shared_data;
@@ -26,6 +29,8 @@ struct Row {
     list: Option<String>,
     /// The first cell.
     id: String,
+    /// All cells.
+    text: String,
     /// `file::name`, as they stand.
     tests: Vec<String>,
     /// Does it say that the test is still to come?
@@ -64,6 +69,7 @@ fn rows(page: &str) -> Vec<Row> {
             rows.push(Row {
                 list: list.clone(),
                 id: cells[0].to_owned(),
+                text: line.to_owned(),
                 tests: quoted(last).map(str::to_owned).collect(),
                 later: last
                     .split([';', ','])
@@ -97,8 +103,8 @@ fn missing(root: &Path, test: &str) -> Option<String> {
     (!is_test).then(|| format!("{test}: a function, but no test"))
 }
 
-/// The numbers of a list's rows.
-fn numbers(list: &str) -> BTreeSet<String> {
+/// The numbers that a list gives its rows, if it does.
+fn own_numbers(list: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut in_table = false;
     for line in list.lines() {
@@ -116,6 +122,39 @@ fn numbers(list: &str) -> BTreeSet<String> {
         found.extend(number.filter(|text| !text.is_empty() && is_number(text)));
     }
     found
+}
+
+/// How many rows of tables, bullets and paragraphs a list has behind its first heading. A
+/// paragraph begins behind an empty line or a table, and where a line begins with a `**term**:`.
+fn passages(list: &str) -> usize {
+    let (mut found, mut in_table, mut in_text) = (0, false, false);
+    for line in list.lines().skip_while(|line| !line.starts_with("## ")) {
+        if let Some(cells) = cells(line) {
+            // The first line of a table is its head, the second the rule below that.
+            found += usize::from(in_table && !cells[0].starts_with("---"));
+            (in_table, in_text) = (true, false);
+            continue;
+        }
+        in_table = false;
+        if line.trim().is_empty() || line.starts_with('#') {
+            in_text = false;
+        } else {
+            let is_term = line.starts_with("**") && line.contains("**:");
+            found += usize::from(!in_text || is_term || line.starts_with("- "));
+            in_text = true;
+        }
+    }
+    found
+}
+
+/// The reports that a text names: `#24`.
+fn reports(text: &str) -> BTreeSet<&str> {
+    let behind = text.match_indices('#').map(|(at, _)| &text[at..]);
+    let reports = behind.map(|text| {
+        let digits = text[1..].bytes().take_while(u8::is_ascii_digit).count();
+        &text[..=digits]
+    });
+    reports.filter(|report| report.len() > 1).collect()
 }
 
 /// What is wrong with the rows of a page.
@@ -136,17 +175,52 @@ fn uncovered(list_name: &str, list: &str, rows: &[Row]) -> Vec<String> {
     let of_list = rows
         .iter()
         .filter(|row| row.list.as_deref() == Some(list_name));
-    let wanted = numbers(list);
-    let mut seen = BTreeSet::new();
+    let own = own_numbers(list);
+    let is_counted = own.is_empty();
+    let wanted = if is_counted {
+        (1..=passages(list))
+            .map(|number| number.to_string())
+            .collect()
+    } else {
+        own
+    };
+    let (mut seen, mut ids, mut named) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut problems = Vec::new();
     for row in of_list {
-        if !wanted.contains(&row.id) || !seen.insert(row.id.clone()) {
+        // A row of the list in parts: 9a, 9b.
+        let number = row
+            .id
+            .trim_end_matches(|last: char| last.is_ascii_lowercase());
+        if !wanted.contains(number) || !ids.insert(row.id.clone()) {
             problems.push(format!("{list_name} has no second row {}", row.id));
         }
+        seen.insert(number.to_owned());
+        named.extend(reports(&row.text));
     }
     let absent = wanted.difference(&seen);
     problems.extend(absent.map(|id| format!("{list_name}: row {id} is missing")));
+    for part in ids.iter().filter_map(|id| before(id)) {
+        if !ids.contains(&part) {
+            problems.push(format!("{list_name}: row {part} is missing"));
+        }
+    }
+    if is_counted {
+        let absent = reports(list)
+            .into_iter()
+            .filter(|report| !named.contains(report));
+        problems.extend(absent.map(|report| format!("{list_name}: no row names {report}")));
+    }
     problems
+}
+
+/// The part in front of this one: 9a of 9b.
+fn before(id: &str) -> Option<String> {
+    let last = id
+        .chars()
+        .last()
+        .filter(|last| ('b'..='z').contains(last))?;
+    let letter = char::from(u8::try_from(last).ok()? - 1);
+    Some(format!("{}{letter}", &id[..id.len() - 1]))
 }
 
 fn pages() -> Vec<(String, Vec<Row>)> {
@@ -196,12 +270,15 @@ fn no_row_of_a_list_is_missing() {
                 continue;
             };
             let list = fs::read_to_string(path).unwrap();
-            assert!(!numbers(&list).is_empty(), "{name} has no rows");
             let wrong = uncovered(&name, &list, &rows);
             assert!(wrong.is_empty(), "docs/{page}: {}", wrong.join("\n"));
         }
     }
-    assert!(lists.contains("lessons/allocators.md"));
+    let expected = ["lessons/allocators.md", "lessons/tensor.md"];
+    assert!(
+        expected.iter().all(|&name| lists.contains(name)),
+        "{lists:?}"
+    );
 }
 
 /// The checks themselves can fail.
@@ -231,14 +308,49 @@ fn a_page_that_is_wrong_is_seen() {
             "row s: neither a test nor `later:`",
         ]
     );
-    let list = "| # | a |\n|---|---|\n| 1 | x |\n| 3 | y |\n| 4 | z |\n\n| id | a |\n| 8 | n |\n\
+    let numbered = "| # | a |\n|---|---|\n| 1 | x |\n| 3 | y |\n| 4 | z |\n\n| id | a |\n| 8 | n |\n\
         5. a paragraph\nnot. this\n";
     assert_eq!(
-        uncovered("lessons/x.md", list, &rows),
+        uncovered("lessons/x.md", numbered, &rows),
         [
             "lessons/x.md has no second row 2",
             "lessons/x.md has no second row 4",
             "lessons/x.md: row 5 is missing",
         ]
     );
+}
+
+/// Nor can a list hide anything that gives its rows no numbers.
+#[test]
+fn a_list_without_numbers_is_counted_through() {
+    let list = "# A list\nwhat stands here is about the list\n\n## Part\nOne, reported in #7\nand \
+        **bold** text.\n\n| of | table |\n|---|---|\n| two | x |\n| three | y |\nFour.\n\
+        - five,\nand more of it\n- six\n\n## Part\n**seven**: #24, #116\n**eight**: y\n";
+    assert!(own_numbers(list).is_empty());
+    assert_eq!(passages(list), 8);
+    let page = |ids: &[&str]| {
+        let head = "Rows of `lessons/x.md`.\n\n| # | tests |\n|---|---|\n".to_owned();
+        let row = |id: &&str| format!("| {id} | later: all |\n");
+        rows(&(head + &ids.iter().map(row).collect::<String>()))
+    };
+    let all = ["1", "2", "3", "4", "5", "6", "7a", "7b", "8"];
+    let named = [
+        "lessons/x.md: no row names #116",
+        "lessons/x.md: no row names #24",
+    ];
+    let (report, missing) = ("lessons/x.md: no row names #7", "is missing");
+    assert_eq!(
+        uncovered("lessons/x.md", list, &page(&all)),
+        [named[0], named[1], report]
+    );
+    for absent in 0..all.len() {
+        let mut ids = all.to_vec();
+        let id = ids.remove(absent);
+        let found = uncovered("lessons/x.md", list, &page(&ids));
+        // Of a row in parts the last one could be absent, but for what it names.
+        let is_seen = found.contains(&format!("lessons/x.md: row {id} {missing}"));
+        assert_eq!(is_seen, id != "7b", "{id}: {found:?}");
+    }
+    let beyond = uncovered("lessons/x.md", list, &page(&["9"]));
+    assert_eq!(beyond[0], "lessons/x.md has no second row 9");
 }

@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use tenslab::memory::{SharedAllocator, SlabAllocator, Storage, cpu};
 use tenslab::tensor::TensorError;
-use tenslab::{DType, Shape, Tensor, f16, ops};
+use tenslab::{DType, Shape, Tensor, bf16, f16, ops};
 
 /// Remembers the blocks of one thread while it watches, and compares when they go back.
 struct Watched;
@@ -155,7 +155,7 @@ fn no_view_copies_behind_anybodys_back() {
     assert_eq!(slab.outstanding(), 1);
 }
 
-/// ndarray #1550: no f16. Every dtype that is not reserved has tensors, views and slices.
+/// ndarray #1550: no f16. Here either half has tensors, views and slices.
 #[test]
 fn halves_are_elements_like_any_other() {
     let halves = Tensor::zeros([4, 4], DType::F16, cpu()).unwrap();
@@ -166,6 +166,10 @@ fn halves_are_elements_like_any_other() {
         0x7c01,
         "and a signalling NaN keeps its bits"
     );
+    let brains = Tensor::zeros([4, 4], DType::BF16, cpu()).unwrap();
+    brains.write::<bf16>().unwrap()[5] = bf16::from_bits(0x7f81);
+    let row = brains.slice(0, 1, 2).unwrap();
+    assert_eq!(row.read::<bf16>().unwrap()[1].to_bits(), 0x7f81);
 }
 
 /// ndarray #1069: reading what `empty` gave was undefined behaviour. (Uninitialised memory
