@@ -5,12 +5,12 @@ use std::ptr::NonNull;
 use crate::memory::poison::{poison, unpoison};
 use crate::memory::{Biased, Block, Buffer, SharedAllocator, Storage, Tag, populate};
 use crate::mutant::{self, Mutant};
-use crate::sync::Arc;
+use crate::sync::{Arc, Patience};
 use crate::tensor::Tensor;
 use crate::types::Device;
 
 use super::layout::{BLOCK_ALIGN, Layout, Part};
-use super::ledger::{Ask, Copy, KvCounters, Ledger, Shadow, TableRows};
+use super::ledger::{Ask, Copy, Grown, KvCounters, Ledger, Shadow, TableRows};
 use super::lender::Lender;
 use super::{BlockFill, KvError, KvOptions, KvSpec, Namespace, Pin, Sequence};
 
@@ -102,10 +102,10 @@ pub(super) struct Shared {
     /// `blocks` x `block_bytes` bytes. Only ever reached through `as_ptr`: sequences
     /// write disjoint parts of it at the same time, so no reference to the whole of
     /// it may exist.
-    region: Buffer,
+    pub(super) region: Buffer,
     pub(super) rows: TableRows,
     options: KvOptions,
-    ledger: Biased<Ledger>,
+    pub(super) ledger: Biased<Ledger>,
 }
 
 impl KvCache {
@@ -256,7 +256,7 @@ impl KvCache {
             .with(|ledger| ledger.open(&ask, &shared.rows))?;
         shared.fill(opened.slot, opened.fresh..ask.blocks);
         if let Some(copy) = opened.copy {
-            shared.copy(copy);
+            shared.copy(opened.slot, copy);
         }
         Ok(Sequence::new(
             self.clone(),
@@ -425,6 +425,12 @@ impl KvCache {
         Tensor::from_storage(&storage, 0, shape, spec.dtype()).map_err(|_| refused)
     }
 
+    /// For who must not keep the cache.
+    #[cfg(not(loom))]
+    pub(super) fn downgrade(&self) -> std::sync::Weak<Shared> {
+        Arc::downgrade(&self.0.shared)
+    }
+
     #[inline]
     pub(super) fn shared(&self) -> &Shared {
         &self.0.shared
@@ -489,12 +495,45 @@ impl Shared {
         held: u32,
         blocks: u32,
     ) -> Result<(), KvError> {
-        let copy = (self.ledger).with(|ledger| ledger.grow(slot, new, blocks, &self.rows))?;
+        let Grown { copy, cold } =
+            self.patiently(|ledger| ledger.grow(slot, new, blocks, &self.rows))?;
+        if cold {
+            let target = copy.map(|copy| copy.entry);
+            let entries = target.into_iter().chain(held..blocks);
+            self.warm(slot, entries).inspect_err(|_| {
+                self.ledger.with(|ledger| {
+                    if let Some(copy) = copy {
+                        ledger.undo_copy(slot, copy, &self.rows);
+                    }
+                    ledger.give_back_tail(slot, held, &self.rows);
+                });
+            })?;
+        }
         self.fill(slot, held..blocks);
         if let Some(copy) = copy {
-            self.copy(copy);
+            self.copy(slot, copy);
         }
         Ok(())
+    }
+
+    /// Asks the ledger, again and again while it has too few blocks only because others are
+    /// giving the memory of some back.
+    fn patiently<T>(
+        &self,
+        mut ask: impl FnMut(&mut Ledger) -> Result<T, KvError>,
+    ) -> Result<T, KvError> {
+        let mut patience = Patience::default();
+        loop {
+            let (answer, must_wait) = self.ledger.with(|ledger| {
+                let answer = ask(ledger);
+                let must_wait = (answer.as_ref().err()).is_some_and(|e| ledger.must_wait(e));
+                (answer, must_wait)
+            });
+            if !must_wait {
+                return answer;
+            }
+            patience.wait();
+        }
     }
 
     /// Gives back the blocks behind the first `keep` of the slot's table, the last one first.
@@ -533,8 +572,9 @@ impl Shared {
     }
 
     /// Makes a copy that the ledger wants, and lets go of its source.
-    fn copy(&self, copy: Copy) {
-        let (from, to) = (self.block_ptr(copy.from), self.block_ptr(copy.to));
+    fn copy(&self, slot: u32, copy: Copy) {
+        let to = self.rows.get(slot, copy.entry as usize);
+        let (from, to) = (self.block_ptr(copy.from), self.block_ptr(to));
         let bytes = match mutant::is(Mutant::KvCopiesKeysOnly) {
             true => self.spec.block_layout().plane_offset(0, Part::Values),
             false => self.spec.block_bytes(),
@@ -571,6 +611,13 @@ impl Shared {
             // SAFETY: the region is mapped, and without a sequence nobody uses a block.
             unsafe { mark(start, self.region.len()) };
         }
+    }
+
+    /// Where the bytes of one block are in the region.
+    pub(super) fn block_ranges(&self, block: u32) -> impl Iterator<Item = Range<usize>> {
+        let bytes = self.spec.block_bytes();
+        let start = block as usize * bytes;
+        std::iter::once(start..start + bytes)
     }
 
     /// The address of one block.

@@ -166,6 +166,36 @@ impl Buffer {
         unsafe { self.owner.allocator().commit(&self.block, range) }
     }
 
+    /// As [`decommit`](Buffer::decommit), for one of several who use parts of the buffer.
+    ///
+    /// # Safety
+    /// Nobody uses the bytes of the range meanwhile.
+    ///
+    /// # Panics
+    /// If the range is not of this buffer.
+    #[track_caller]
+    pub(crate) unsafe fn decommit_unused(&self, range: Range<usize>) -> Decommitted {
+        check(&range, self.len());
+        // SAFETY: the block is of this owner (`from_parts`) and out, the range was checked, and
+        // nobody uses it (the caller's promise).
+        unsafe { self.owner.allocator().decommit(&self.block, range) }
+    }
+
+    /// As [`commit`](Buffer::commit), for one of several who use parts of the buffer.
+    ///
+    /// # Errors
+    /// That of an allocator with a limit.
+    ///
+    /// # Panics
+    /// If the range is not of this buffer.
+    #[track_caller]
+    pub(crate) fn commit_part(&self, range: Range<usize>) -> Result<(), AllocError> {
+        check(&range, self.len());
+        // SAFETY: the block is of this owner (`from_parts`) and out, and the range was
+        // checked.
+        unsafe { self.owner.allocator().commit(&self.block, range) }
+    }
+
     /// Brings the pages of a range into memory now, with `threads` threads: see
     /// [`populate`].
     ///

@@ -250,9 +250,14 @@ impl Blocks {
                 block
             }
         };
+        self.lend_to_one(block);
+        Some(block)
+    }
+
+    /// The first use of a block that is nobody's.
+    pub(super) fn lend_to_one(&mut self, block: u32) {
         self.record_mut(block).uses = 1;
         self.shadow.lend(block);
-        Some(block)
     }
 
     /// A free block, one whose memory is there if possible.
@@ -296,7 +301,6 @@ impl Blocks {
     }
 
     /// Takes a free block whose memory is there out, for who gives its memory back.
-    #[expect(dead_code, reason = "memory that goes back comes next")]
     pub(super) fn take_warm(&mut self) -> Option<u32> {
         if self.free.len > 0 {
             return self.pop_free();

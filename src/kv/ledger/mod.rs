@@ -20,6 +20,7 @@ mod blocks;
 mod check;
 mod counts;
 mod index;
+mod moving;
 mod shadow;
 
 use super::{KvError, KvOptions, Namespace, PrefixHash};
@@ -151,13 +152,13 @@ pub(super) struct Plan {
     pub(super) hit_tokens: usize,
 }
 
-/// A block whose beginning is to be copied, outside the lock, by who is told so: `from`
-/// is held until [`Ledger::release_outside`].
+/// A block whose beginning is to be copied to an entry of the table, outside the lock, by who
+/// is told so: `from` is held until [`Ledger::release_outside`].
 #[derive(Debug, Clone, Copy)]
 #[must_use = "the source is held"]
 pub(super) struct Copy {
     pub(super) from: u32,
-    pub(super) to: u32,
+    pub(super) entry: u32,
 }
 
 /// A sequence that began.
@@ -167,7 +168,17 @@ pub(super) struct Opened {
     pub(super) hit_tokens: usize,
     /// The first entry of the table that was taken; those behind it were too.
     pub(super) fresh: u32,
+    /// Is the memory of some of them to be counted again?
+    pub(super) cold: bool,
     pub(super) copy: Option<Copy>,
+}
+
+/// A sequence that has room for more.
+#[derive(Debug)]
+pub(super) struct Grown {
+    pub(super) copy: Option<Copy>,
+    /// Is the memory of some of its new blocks to be counted again?
+    pub(super) cold: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -190,6 +201,8 @@ pub(super) struct Ledger {
     total_tokens: usize,
     /// Uses that are not of tables: tensors, pins, copies under way.
     outside: usize,
+    /// Blocks that are out while their memory goes back. They count as free.
+    moving: usize,
     hash: PrefixHash,
     caching: bool,
     partial: bool,
@@ -211,6 +224,7 @@ impl Ledger {
             free_slots: FreeSlots::full(slots)?,
             total_tokens: 0,
             outside: 0,
+            moving: 0,
             hash: options.hash().clone(),
             caching: options.prefix_caching(),
             partial: options.partial_hits(),
@@ -220,7 +234,7 @@ impl Ledger {
     }
 
     pub(super) fn free_block_count(&self) -> usize {
-        self.blocks.free.len + self.blocks.cold.len
+        self.blocks.free.len + self.blocks.cold.len + self.moving
     }
 
     pub(super) fn idle_block_count(&self) -> usize {
@@ -232,7 +246,7 @@ impl Ledger {
     }
 
     pub(super) fn used_block_count(&self) -> usize {
-        self.blocks.total() - self.blocks.available()
+        self.blocks.total() - self.blocks.available() - self.moving
     }
 
     pub(super) fn sequence_count(&self) -> usize {
@@ -314,7 +328,8 @@ impl Ledger {
         if mutant::is(Mutant::KvNoRollback) && plan.end != NONE {
             self.blocks.hold(plan.end);
         }
-        if plan.need > plan.free + plan.evictable && !mutant::is(Mutant::KvChecksLate) {
+        if plan.need > plan.free + plan.evictable - self.moving && !mutant::is(Mutant::KvChecksLate)
+        {
             return Err(self.out_of_blocks(plan.need, plan.evictable));
         }
         // Held before any block is taken: what is there must not be evicted for the rest.
@@ -324,6 +339,7 @@ impl Ledger {
         if let Some(beginning) = plan.beginning {
             self.hold_outside(beginning.block);
         }
+        let cold_before = self.blocks.cold.len;
         self.take_blocks(slot, plan.matched, ask.blocks, rows)?;
         if plan.end != NONE && mutant::is(Mutant::KvMatchesWithoutPin) {
             self.blocks.hold(plan.end);
@@ -337,8 +353,7 @@ impl Ledger {
         };
         self.total_tokens += plan.hit_tokens;
         let copy = plan.beginning.map(|beginning| {
-            let to = rows.get(slot, plan.matched as usize);
-            self.begin_copy(beginning.block, to, beginning.tokens)
+            self.begin_copy(slot, beginning.block, plan.matched, beginning.tokens, rows)
         });
         let (query, hit) = (ask.tokens.len() as u64, plan.hit_tokens as u64);
         self.counters.requests += 1;
@@ -350,6 +365,7 @@ impl Ledger {
             slot,
             hit_tokens: plan.hit_tokens,
             fresh: plan.matched,
+            cold: self.blocks.cold.len < cold_before,
             copy,
         })
     }
@@ -388,10 +404,18 @@ impl Ledger {
     }
 
     /// `from` is held from outside.
-    fn begin_copy(&mut self, from: u32, to: u32, tokens: usize) -> Copy {
+    fn begin_copy(
+        &mut self,
+        slot: u32,
+        from: u32,
+        entry: u32,
+        tokens: usize,
+        rows: &TableRows,
+    ) -> Copy {
+        let to = rows.get(slot, entry as usize);
         self.blocks.copy_tokens(from, to, tokens);
         self.counters.copied_blocks += 1;
-        Copy { from, to }
+        Copy { from, entry }
     }
 
     /// Makes room for `new` tokens behind the committed ones, in a table of at least
@@ -403,7 +427,7 @@ impl Ledger {
         new: &[u32],
         blocks: u32,
         rows: &TableRows,
-    ) -> Result<Option<Copy>, KvError> {
+    ) -> Result<Grown, KvError> {
         let Slot {
             held,
             shared,
@@ -417,6 +441,7 @@ impl Ledger {
         if need > self.blocks.available() {
             return Err(self.out_of_blocks(need, self.blocks.idle.len));
         }
+        let cold_before = self.blocks.cold.len;
         let mut copy = None;
         if copies && let Some(to) = self.take_block() {
             let from = rows.get(slot, tail);
@@ -431,7 +456,8 @@ impl Ledger {
             }
             // The table's use of it is the copy's, until that is made.
             self.outside += 1;
-            copy = Some(self.begin_copy(from, to, filled));
+            let entry = u32::try_from(tail).unwrap_or(u32::MAX);
+            copy = Some(self.begin_copy(slot, from, entry, filled, rows));
         }
         self.take_blocks(slot, held, blocks, rows)?;
         self.slots[slot as usize].held = blocks.max(held);
@@ -448,7 +474,10 @@ impl Ledger {
         if mutant::is(Mutant::KvRegistersEarly) {
             self.register_full(slot, tokens + new.len(), rows);
         }
-        Ok(copy)
+        Ok(Grown {
+            copy,
+            cold: self.blocks.cold.len < cold_before,
+        })
     }
 
     /// Must the partly filled last block not be written, because others read it?
