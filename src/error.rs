@@ -1,4 +1,4 @@
-use crate::kv::KvError;
+use crate::kv::{KvError, PlanError};
 use crate::memory::{AllocError, BorrowError, CgroupError, CommitError, TraceError};
 use crate::tensor::TensorError;
 use crate::types::TypeError;
@@ -32,6 +32,9 @@ pub enum Error {
     /// A call on the KV cache that cannot be done.
     #[error(transparent)]
     Kv(#[from] KvError),
+    /// A model's config, or a budget, that no KV cache follows from.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// A checkpoint that could not be opened, loaded or written.
     #[error(transparent)]
     Weights(#[from] WeightsError),

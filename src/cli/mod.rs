@@ -5,6 +5,8 @@
 //! goes away (`tenslab inspect … | head`) is no error: what it wanted it has.
 
 mod inspect;
+mod plan;
+mod size;
 mod table;
 mod text;
 
@@ -33,12 +35,16 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say how many blocks, tokens and sequences of a model's KV cache fit into a budget
+    Plan(plan::PlanArgs),
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
 enum Failure {
     Weights(WeightsError),
+    /// A whole sentence: what is wrong, where, and what to do.
+    Said(String),
     Output(io::Error),
 }
 
@@ -60,6 +66,7 @@ pub(crate) fn run() -> ExitCode {
     let mut out = BufWriter::new(io::stdout().lock());
     let answered = match args.command {
         Command::Inspect { path, json } => inspect::inspect(&path, json, &mut out),
+        Command::Plan(args) => plan::plan(&args, &mut out),
     };
     let message = match answered.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => return ExitCode::SUCCESS,
@@ -70,6 +77,7 @@ pub(crate) fn run() -> ExitCode {
         }
         Err(Failure::Output(error)) => format!("cannot write the answer: {error}"),
         Err(Failure::Weights(error)) => error.to_string(),
+        Err(Failure::Said(message)) => message,
     };
     // Nobody is left to tell if stderr is closed, too.
     let _ = writeln!(io::stderr(), "tenslab: {}", text::one_line(&message));

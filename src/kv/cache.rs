@@ -9,10 +9,10 @@ use crate::sync::{Arc, Patience};
 use crate::tensor::Tensor;
 use crate::types::Device;
 
-use super::layout::{BLOCK_ALIGN, Layout, Part};
+use super::layout::{BLOCK_ALIGN, Part};
 use super::ledger::{Ask, Copy, Grown, KvCounters, Ledger, Shadow, TableRows};
 use super::lender::Lender;
-use super::{BlockFill, KvError, KvOptions, KvSpec, Namespace, Pin, Sequence};
+use super::{BlockFill, KvError, KvOptions, KvSpec, Namespace, Pin, RegionLayout, Sequence};
 
 /// How much a [`KvCache`] holds. All of it is allocated when the cache is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,6 +99,8 @@ pub(super) struct Shared {
     limits: KvLimits,
     /// Tokens a sequence can have: its table, full.
     pub(super) max_tokens: usize,
+    /// Where the planes lie in `region`, whose length is its `bytes`.
+    pub(super) layout: RegionLayout,
     /// `blocks` x `block_bytes` bytes. Only ever reached through `as_ptr`: sequences
     /// write disjoint parts of it at the same time, so no reference to the whole of
     /// it may exist.
@@ -152,13 +154,7 @@ impl KvCache {
         let blocks = count("blocks", limits.blocks)?;
         let slots = count("max_sequences", limits.max_sequences)?;
         let width = count("max_blocks_per_sequence", limits.max_blocks_per_sequence)?;
-        let region_bytes = limits
-            .blocks
-            .checked_mul(spec.block_bytes())
-            .filter(|&bytes| isize::try_from(bytes).is_ok())
-            .ok_or(KvError::Overflow {
-                what: "the kv region",
-            })?;
+        let layout = spec.region(limits.blocks)?;
         let max_tokens = limits
             .max_blocks_per_sequence
             .checked_mul(spec.block_tokens())
@@ -170,11 +166,11 @@ impl KvCache {
         // region that cannot be had might be more than the machine has.
         let mut region = allocator
             .with_tag(Tag::Kv)
-            .allocate(region_bytes, BLOCK_ALIGN)?;
+            .allocate(layout.bytes(), BLOCK_ALIGN)?;
         let rows = TableRows::new(slots, width)?;
         let start = NonNull::new(region.as_ptr()).unwrap_or(NonNull::dangling());
-        // SAFETY: the region of a cache of this spec, which lives as long as its ledger.
-        let shadow = unsafe { Shadow::new(start, spec) };
+        // SAFETY: a region of this layout, which lives as long as its ledger.
+        let shadow = unsafe { Shadow::new(start, layout) };
         let ledger = Ledger::new(blocks, slots, spec.block_tokens(), options, shadow)?;
         if options.populate() {
             populate(region.as_mut_slice(), 1)?;
@@ -183,6 +179,7 @@ impl KvCache {
             spec,
             limits,
             max_tokens,
+            layout,
             region,
             rows,
             options: options.clone(),
@@ -251,19 +248,24 @@ impl KvCache {
     ) -> Result<Sequence, KvError> {
         let ask = self.ask(tokens, namespace, reserve, max_hit)?;
         let shared = self.shared();
-        let opened = shared
-            .ledger
-            .with(|ledger| ledger.open(&ask, &shared.rows))?;
-        shared.fill(opened.slot, opened.fresh..ask.blocks);
+        let opened = shared.patiently(|ledger| ledger.open(&ask, &shared.rows))?;
+        let fresh = opened.fresh..ask.blocks;
+        let held = ask.blocks.max(opened.fresh);
+        let sequence = Sequence::new(self.clone(), opened.slot, held, opened.hit_tokens);
+        if opened.cold {
+            shared.warm(opened.slot, fresh.clone()).inspect_err(|_| {
+                // The sequence is dropped, and with it all that was taken.
+                let whole = opened.fresh as usize * shared.spec.block_tokens();
+                shared.ledger.with(|ledger| {
+                    ledger.forgo_beginning(opened.slot, whole, opened.copy, &shared.rows);
+                });
+            })?;
+        }
+        shared.fill(opened.slot, fresh);
         if let Some(copy) = opened.copy {
             shared.copy(opened.slot, copy);
         }
-        Ok(Sequence::new(
-            self.clone(),
-            opened.slot,
-            ask.blocks.max(opened.fresh),
-            opened.hit_tokens,
-        ))
+        Ok(sequence)
     }
 
     /// What [`acquire`](Self::acquire) would find and need now. By the time of the acquire it
@@ -398,12 +400,12 @@ impl KvCache {
     pub(super) fn lend(&self, block: u32, layer: usize, part: Part) -> Result<Tensor, KvError> {
         let shared = self.shared();
         let spec = &shared.spec;
-        let plane = spec.block_layout().part(part);
+        let plane = spec.block_layout().stored(part)?;
         let bytes = plane.elements() * spec.dtype().bytes();
         let (heads, dim) = (spec.kv_heads(), plane.dim);
-        let shape = match spec.layout() {
-            Layout::BlockMajorHnd => [heads, spec.block_tokens(), dim],
-            Layout::BlockMajorNhd => [spec.block_tokens(), heads, dim],
+        let shape = match spec.layout().is_hnd() {
+            true => [heads, spec.block_tokens(), dim],
+            false => [spec.block_tokens(), heads, dim],
         };
         let start = NonNull::new(shared.plane_ptr(block, layer, part));
         let start = start.unwrap_or(NonNull::dangling());
@@ -574,18 +576,20 @@ impl Shared {
     /// Makes a copy that the ledger wants, and lets go of its source.
     fn copy(&self, slot: u32, copy: Copy) {
         let to = self.rows.get(slot, copy.entry as usize);
-        let (from, to) = (self.block_ptr(copy.from), self.block_ptr(to));
-        let bytes = match mutant::is(Mutant::KvCopiesKeysOnly) {
-            true => self.spec.block_layout().plane_offset(0, Part::Values),
-            false => self.spec.block_bytes(),
-        };
-        // SAFETY:
-        // - in bounds: two blocks of this region, of `block_bytes` each, and two different ones;
-        // - `from` is not written: it is registered, or in several tables, and this call's use
-        //   of it keeps it so. What was written there happened before, for its writer
-        //   committed it under the ledger's lock;
-        // - `to` is this caller's alone: it was taken for it, and is not registered.
-        unsafe { to.copy_from_nonoverlapping(from, bytes) };
+        for ((from, bytes), (to, _)) in self.pieces(copy.from).zip(self.pieces(to)) {
+            let bytes = match mutant::is(Mutant::KvCopiesKeysOnly) {
+                true => self.layout.values_offset().unwrap_or(bytes),
+                false => bytes,
+            };
+            // SAFETY:
+            // - in bounds: pieces of two different blocks of this region, which have as many
+            //   pieces and of the same length, and share no byte (the region's test);
+            // - `from` is not written: its block is registered, or in several tables, and this
+            //   call's use of it keeps it so. What was written there happened before, for its
+            //   writer committed it under the ledger's lock;
+            // - `to` is this caller's alone: its block was taken for it, and is not registered.
+            unsafe { to.copy_from_nonoverlapping(from, bytes) };
+        }
         self.release_outside(copy.from);
     }
 
@@ -598,10 +602,11 @@ impl Shared {
             BlockFill::Poison => 0xff,
         };
         for entry in entries {
-            let start = self.block_ptr(self.rows.get(slot, entry as usize));
-            // SAFETY: a block of this region, which was taken for the caller just now and is
-            // in no other table, so nobody else has its bytes.
-            unsafe { start.write_bytes(byte, self.spec.block_bytes()) };
+            for (start, bytes) in self.pieces(self.rows.get(slot, entry as usize)) {
+                // SAFETY: a piece of a block of this region, which was taken for the caller
+                // just now and is in no other table, so nobody else has its bytes.
+                unsafe { start.write_bytes(byte, bytes) };
+            }
         }
     }
 
@@ -613,31 +618,19 @@ impl Shared {
         }
     }
 
-    /// Where the bytes of one block are in the region.
-    pub(super) fn block_ranges(&self, block: u32) -> impl Iterator<Item = Range<usize>> {
-        let bytes = self.spec.block_bytes();
-        let start = block as usize * bytes;
-        std::iter::once(start..start + bytes)
+    /// The pieces of one block: where each starts, and its bytes.
+    fn pieces(&self, block: u32) -> impl Iterator<Item = (*mut u8, usize)> + use<> {
+        let region = self.region.as_ptr();
+        self.layout
+            .block_pieces(block as usize)
+            .map(move |piece| (region.wrapping_add(piece.start), piece.len()))
     }
 
-    /// The address of one block.
-    fn block_ptr(&self, block: u32) -> *mut u8 {
-        let offset = block as usize * self.spec.block_bytes();
-        self.region.as_ptr().wrapping_add(offset)
-    }
-
-    /// The address of one plane. Pure arithmetic: what may be done with it is the
-    /// caller's to argue.
+    /// The address of one plane, which must exist. Pure arithmetic: what may be done with
+    /// it is the caller's to argue.
     #[inline]
     pub(super) fn plane_ptr(&self, block: u32, layer: usize, part: Part) -> *mut u8 {
-        let block = block as usize;
-        debug_assert!(
-            block < self.limits.blocks,
-            "block {block} of {}",
-            self.limits.blocks
-        );
-        let offset =
-            block * self.spec.block_bytes() + self.spec.block_layout().plane_offset(layer, part);
+        let offset = self.layout.plane_at(block as usize, layer, part);
         self.region.as_ptr().wrapping_add(offset)
     }
 }

@@ -1,6 +1,7 @@
 use crate::memory::AllocError;
 use crate::types::DType;
 
+use super::format::KvFormat;
 use super::layers::LayerSet;
 use super::layout::Part;
 use super::spec::ScalePlane;
@@ -45,6 +46,27 @@ pub enum KvError {
     UnsupportedScales {
         /// The scales asked for.
         scales: ScalePlane,
+    },
+    /// A reserved format, which needs scales beside the data: not yet.
+    #[error(
+        "a kv cache cannot be kept as {format} yet (it needs scales beside the data), only as float32, float16 or bfloat16"
+    )]
+    UnsupportedFormat {
+        /// The format asked for.
+        format: KvFormat,
+    },
+    /// The format shares a scale among a group of elements, and rows are not made of
+    /// whole groups.
+    #[error("{format} keeps rows in groups of {group}, which {what} {dim} is not a multiple of")]
+    RaggedRows {
+        /// The format asked for.
+        format: KvFormat,
+        /// The field's name.
+        what: &'static str,
+        /// Elements of a row.
+        dim: usize,
+        /// Elements that share a scale.
+        group: usize,
     },
     /// There is only one group of layers so far.
     #[error("kv group {group} does not exist, there are {groups}")]
@@ -138,6 +160,9 @@ pub enum KvError {
         /// Heads there are.
         heads: usize,
     },
+    /// Values were asked of a cache of one component (its `value_dim` is 0).
+    #[error("the kv cache has one component, keys: its value_dim is 0")]
+    NoValues,
     /// The element type is not the cache's.
     #[error("the kv cache holds {cache}, asked for as {asked}")]
     DTypeMismatch {

@@ -1,40 +1,88 @@
-//! Where a key or a value lies inside its block: all of the cache's offset
-//! arithmetic, and nothing else.
+//! Where a key or a value lies inside its block: the arithmetic of one block.
+//! [`RegionLayout`](super::RegionLayout) has that of the region.
 //!
 //! ```text
-//!  block   | layer 0            | layer 1            | ... | pad to 64 bytes |
-//!  layer   | keys     | values  |
-//!  plane   HND: [head][slot][dim]        NHD: [slot][head][dim]
+//!  block-major   | layer 0       | layer 1       | ... | pad |      one piece
+//!                | keys | values | keys | values |
+//!
+//!  layer-major   | layer 0             |   | layer 1             |  a piece each
+//!                | keys | values | pad |   | keys | values | pad |
+//!
+//!  plane         HND: [head][slot][dim]        NHD: [slot][head][dim]
 //! ```
 //!
-//! A *plane* is the keys, or the values, of one layer in one block. Everything
-//! that touches payload asks here for a plane and for a row in it; the tests
-//! below compare the answers with a model that walks the nested arrays one
-//! element at a time.
+//! A *plane* is the keys, or the values, of one layer in one block. A *piece* is a
+//! range of bytes that belongs to one block alone: all of the block in block-major,
+//! one layer of it in layer-major. Pieces are padded to [`BLOCK_ALIGN`]. A cache of
+//! one component (MLA) has no planes of values.
 
 use std::fmt;
 
 use super::KvError;
 
-/// Every block starts on a multiple of this many bytes: a cache line, and
+/// Every piece of a block starts on a multiple of this many bytes: a cache line, and
 /// enough for any vector instruction of today.
 pub const BLOCK_ALIGN: usize = 64;
 
-/// How a block is laid out.
+/// How a region is laid out.
 ///
-/// Both orders are block-major, `[block][layer][keys|values]`: all that belongs
-/// to a block is in one piece, so that it can be copied, saved and given back as
-/// one. They differ inside a plane.
+/// Two choices. Whose bytes are together: a block's (*block-major*,
+/// `[block][layer][keys|values]`) or a layer's (*layer-major*,
+/// `[layer][block][keys|values]`). And inside a plane, a head's tokens (*HND*,
+/// `[head][slot][dim]`) or a token's heads (*NHD*, `[slot][head][dim]`).
+///
+/// Block-major is the default: a block is one piece, so it is copied, saved and given
+/// back as one. Layer-major is what engines want whose kernels take one array for each
+/// layer; a block is then one piece a layer, and its offsets depend on how many blocks
+/// there are.
+///
+/// HND is the default: attention goes head by head, and reads a head in one run. NHD
+/// makes appending a single copy and reading a head a strided walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Layout {
-    /// `[head][slot][dim]`: the tokens of one head are one contiguous run, which
-    /// is what attention, going head by head, wants to read. The default.
+    /// `[block][layer][keys|values][head][slot][dim]`. The default.
     #[default]
     BlockMajorHnd,
-    /// `[slot][head][dim]`: all heads of one token are one contiguous run, which
-    /// makes appending a single copy and reading a head a strided walk.
+    /// `[block][layer][keys|values][slot][head][dim]`.
     BlockMajorNhd,
+    /// `[layer][block][keys|values][head][slot][dim]`.
+    LayerMajorHnd,
+    /// `[layer][block][keys|values][slot][head][dim]`.
+    LayerMajorNhd,
+}
+
+impl Layout {
+    /// Every layout.
+    pub const ALL: [Self; 4] = [
+        Self::BlockMajorHnd,
+        Self::BlockMajorNhd,
+        Self::LayerMajorHnd,
+        Self::LayerMajorNhd,
+    ];
+
+    /// Its name in one word, as options spell it: `"block-major-hnd"`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BlockMajorHnd => "block-major-hnd",
+            Self::BlockMajorNhd => "block-major-nhd",
+            Self::LayerMajorHnd => "layer-major-hnd",
+            Self::LayerMajorNhd => "layer-major-nhd",
+        }
+    }
+
+    /// Do a layer's bytes lie together, and not a block's?
+    #[must_use]
+    pub const fn is_layer_major(self) -> bool {
+        matches!(self, Self::LayerMajorHnd | Self::LayerMajorNhd)
+    }
+
+    /// Do the tokens of one head follow one another (HND), and not the heads of one token?
+    #[must_use]
+    pub const fn is_hnd(self) -> bool {
+        matches!(self, Self::BlockMajorHnd | Self::LayerMajorHnd)
+    }
 }
 
 impl fmt::Display for Layout {
@@ -42,6 +90,8 @@ impl fmt::Display for Layout {
         f.write_str(match self {
             Self::BlockMajorHnd => "block-major HND",
             Self::BlockMajorNhd => "block-major NHD",
+            Self::LayerMajorHnd => "layer-major HND",
+            Self::LayerMajorNhd => "layer-major NHD",
         })
     }
 }
@@ -49,7 +99,7 @@ impl fmt::Display for Layout {
 /// Keys or values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// The keys.
+    /// The keys, or the one component that a cache without values keeps.
     Keys,
     /// The values.
     Values,
@@ -72,8 +122,6 @@ pub(super) struct PlaneLayout {
     head_stride: usize,
     slot_stride: usize,
     elements: usize,
-    /// Bytes from the layer's start to the plane's.
-    offset: usize,
 }
 
 impl PlaneLayout {
@@ -102,12 +150,19 @@ impl PlaneLayout {
     }
 }
 
-/// One block's shape.
+/// One block's shape, wherever its pieces lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockLayout {
     pub(super) keys: PlaneLayout,
+    /// Of no elements where there is one component.
     pub(super) values: PlaneLayout,
-    layer_bytes: usize,
+    pub(super) layers: usize,
+    /// Pieces of a block: 1, or one for each layer.
+    pub(super) pieces: usize,
+    /// Bytes from a layer's keys to its values.
+    pub(super) values_offset: usize,
+    /// Bytes of one layer's planes, where a layer is a piece with its padding.
+    pub(super) layer_bytes: usize,
     /// Bytes of a block, a multiple of [`BLOCK_ALIGN`].
     pub(super) block_bytes: usize,
 }
@@ -124,15 +179,16 @@ pub(super) struct BlockSizes {
 }
 
 impl BlockLayout {
-    /// The one place where sizes are multiplied: what passes here cannot
-    /// overflow later, because every offset is below `block_bytes`.
+    /// With `RegionLayout::new` the place where sizes are multiplied: what passes here
+    /// cannot overflow later, because every offset in a block is below `block_bytes`.
     pub(super) fn new(layout: Layout, sizes: BlockSizes) -> Result<Self, KvError> {
         let overflow = KvError::Overflow { what: "a kv block" };
-        let plane = |dim: usize, offset: usize| -> Option<PlaneLayout> {
+        let plane = |dim: usize| -> Option<PlaneLayout> {
             let elements = sizes.heads.checked_mul(sizes.slots)?.checked_mul(dim)?;
-            let (head_stride, slot_stride) = match layout {
-                Layout::BlockMajorHnd => (sizes.slots * dim, dim),
-                Layout::BlockMajorNhd => (dim, sizes.heads * dim),
+            let (head_stride, slot_stride) = if layout.is_hnd() {
+                (sizes.slots * dim, dim)
+            } else {
+                (dim, sizes.heads * dim)
             };
             Some(PlaneLayout {
                 heads: sizes.heads,
@@ -140,15 +196,20 @@ impl BlockLayout {
                 head_stride,
                 slot_stride,
                 elements,
-                offset,
             })
         };
         let build = || -> Option<Self> {
-            let keys = plane(sizes.key_dim, 0)?;
+            let keys = plane(sizes.key_dim)?;
             let key_bytes = keys.elements.checked_mul(sizes.element_bytes)?;
-            let values = plane(sizes.value_dim, key_bytes)?;
+            let values = plane(sizes.value_dim)?;
             let value_bytes = values.elements.checked_mul(sizes.element_bytes)?;
-            let layer_bytes = key_bytes.checked_add(value_bytes)?;
+            let planes = key_bytes.checked_add(value_bytes)?;
+            let (pieces, layer_bytes) = if layout.is_layer_major() {
+                let padded = planes.checked_next_multiple_of(BLOCK_ALIGN)?;
+                (sizes.layers, padded)
+            } else {
+                (1, planes)
+            };
             let block_bytes = layer_bytes
                 .checked_mul(sizes.layers)?
                 .checked_next_multiple_of(BLOCK_ALIGN)?;
@@ -156,6 +217,9 @@ impl BlockLayout {
             Some(Self {
                 keys,
                 values,
+                layers: sizes.layers,
+                pieces,
+                values_offset: key_bytes,
                 layer_bytes,
                 block_bytes,
             })
@@ -171,10 +235,19 @@ impl BlockLayout {
         }
     }
 
-    /// Bytes from the block's start to a plane's.
+    /// The shape of a plane that is to be read: [`KvError::NoValues`] where there is none.
     #[inline]
-    pub(super) fn plane_offset(&self, layer: usize, part: Part) -> usize {
-        layer * self.layer_bytes + self.part(part).offset
+    pub(super) fn stored(&self, part: Part) -> Result<&PlaneLayout, KvError> {
+        match part {
+            Part::Values if !self.has_values() => Err(KvError::NoValues),
+            part => Ok(self.part(part)),
+        }
+    }
+
+    /// Are there values beside the keys?
+    #[inline]
+    pub(super) fn has_values(&self) -> bool {
+        self.values.elements > 0
     }
 }
 
@@ -193,85 +266,37 @@ mod tests {
         }
     }
 
-    /// Layer, part, head, slot and dim of an element.
-    type Index = (usize, Part, usize, usize, usize);
-
-    /// Byte offset of every element, by walking the arrays in the order their
-    /// name says and counting.
-    fn naive(layout: Layout, s: BlockSizes) -> Vec<(Index, usize)> {
-        let mut found = Vec::new();
-        let mut at = 0;
-        for layer in 0..s.layers {
-            for (part, dims) in [(Part::Keys, s.key_dim), (Part::Values, s.value_dim)] {
-                let (outer, inner) = match layout {
-                    Layout::BlockMajorHnd => (s.heads, s.slots),
-                    Layout::BlockMajorNhd => (s.slots, s.heads),
-                };
-                for i in 0..outer {
-                    for j in 0..inner {
-                        let (head, slot) = match layout {
-                            Layout::BlockMajorHnd => (i, j),
-                            Layout::BlockMajorNhd => (j, i),
-                        };
-                        for dim in 0..dims {
-                            found.push(((layer, part, head, slot, dim), at));
-                            at += s.element_bytes;
-                        }
-                    }
-                }
-            }
-        }
-        found
-    }
-
+    /// Layer-major pads every layer of a block, block-major the block.
     #[test]
-    fn every_offset_is_the_naive_one_and_no_two_meet() {
-        for layout in [Layout::BlockMajorHnd, Layout::BlockMajorNhd] {
-            let s = sizes();
-            let block = BlockLayout::new(layout, s).unwrap();
-            let mut seen = std::collections::HashSet::new();
-            for ((layer, part, head, slot, dim), expected) in naive(layout, s) {
-                let element = block.part(part).row(head, slot) + dim;
-                assert!(element < block.part(part).elements());
-                let byte = block.plane_offset(layer, part) + element * s.element_bytes;
-                assert_eq!(
-                    byte, expected,
-                    "{layout} {layer} {part} {head} {slot} {dim}"
-                );
-                assert!(byte + s.element_bytes <= block.block_bytes);
-                assert!(seen.insert(byte), "{layout}: two elements at byte {byte}");
-            }
-            assert_eq!(seen.len(), 3 * 2 * 4 * (5 + 3));
-        }
-    }
-
-    #[test]
-    fn blocks_are_padded_to_64_bytes() {
-        let block = BlockLayout::new(Layout::default(), sizes()).unwrap();
+    fn pieces_are_padded_to_64_bytes() {
+        let block = |layout, sizes| BlockLayout::new(layout, sizes).unwrap().block_bytes;
         assert_eq!(3 * 2 * 4 * (5 + 3) * 2, 384);
-        assert_eq!(block.block_bytes, 384);
+        assert_eq!(block(Layout::BlockMajorNhd, sizes()), 384);
+        assert_eq!(block(Layout::LayerMajorNhd, sizes()), 3 * 128);
         let one = BlockSizes {
-            layers: 1,
+            layers: 3,
             heads: 1,
             key_dim: 1,
             value_dim: 1,
             slots: 1,
             element_bytes: 2,
         };
-        assert_eq!(
-            BlockLayout::new(Layout::default(), one)
-                .unwrap()
-                .block_bytes,
-            64
-        );
+        assert_eq!(block(Layout::BlockMajorHnd, one), 64);
+        assert_eq!(block(Layout::LayerMajorHnd, one), 3 * 64);
     }
 
     #[test]
     fn only_the_contiguous_direction_is_called_contiguous() {
-        let hnd = BlockLayout::new(Layout::BlockMajorHnd, sizes()).unwrap();
-        assert!(hnd.keys.heads_are_contiguous() && !hnd.keys.tokens_are_contiguous());
-        let nhd = BlockLayout::new(Layout::BlockMajorNhd, sizes()).unwrap();
-        assert!(!nhd.values.heads_are_contiguous() && nhd.values.tokens_are_contiguous());
+        for layout in Layout::ALL {
+            let block = BlockLayout::new(layout, sizes()).unwrap();
+            let name = layout.to_string();
+            for plane in [block.keys, block.values] {
+                assert_eq!(plane.heads_are_contiguous(), name.ends_with("HND"));
+                assert_eq!(plane.tokens_are_contiguous(), name.ends_with("NHD"));
+            }
+            assert_eq!(layout.is_layer_major(), name.starts_with("layer-major"));
+            assert_eq!(layout.name(), name.to_lowercase().replace(' ', "-"));
+        }
         // With one head, or one slot, both orders are the same bytes.
         let single = BlockSizes {
             heads: 1,
@@ -300,11 +325,13 @@ mod tests {
                 slots,
                 ..sizes()
             };
-            assert_eq!(
-                BlockLayout::new(Layout::default(), huge).unwrap_err(),
-                KvError::Overflow { what: "a kv block" },
-                "{layers} {heads} {slots}"
-            );
+            for layout in Layout::ALL {
+                assert_eq!(
+                    BlockLayout::new(layout, huge).unwrap_err(),
+                    KvError::Overflow { what: "a kv block" },
+                    "{layers} {heads} {slots}"
+                );
+            }
         }
     }
 }

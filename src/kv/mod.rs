@@ -11,11 +11,19 @@
 //!  a plane    [head][slot][dim]   the tokens of one head are contiguous
 //! ```
 //!
+//! The picture is the default [`Layout`]. A layer-major one has all blocks of layer 0 in
+//! front of those of layer 1; a cache of one component (MLA) has keys only: [`KvSpec`].
+//! Both change where bytes lie, and nothing of what follows.
+//!
 //! A [`KvCache`] takes one region from any [`SharedAllocator`] and cuts it into
 //! equal blocks, which hold [`KvSpec::block_tokens`] tokens of *all* layers. A
 //! [`Sequence`] has a table of block numbers, in token order; where those blocks
 //! lie is of no meaning. So no memory is lost to fragmentation: as long as any
 //! block is free, any sequence can grow.
+//!
+//! How many blocks a budget of memory holds, and how long a sequence may then be, says a
+//! [`Plan`]; a model's sizes come from its `config.json` ([`ModelConfig`]) or are written
+//! down as [`KvDims`]. On the command line it is `tenslab plan`.
 //!
 //! # Life of a token
 //!
@@ -111,7 +119,9 @@
 //! [`SharedAllocator`]: crate::memory::SharedAllocator
 
 mod cache;
+mod config;
 mod error;
+mod format;
 mod hash;
 mod layers;
 mod layout;
@@ -120,7 +130,9 @@ mod lender;
 mod namespace;
 mod options;
 mod pin;
+mod plan;
 mod plane;
+mod region;
 mod relieve;
 mod sequence;
 mod spec;
@@ -128,7 +140,9 @@ mod step;
 mod write;
 
 pub use cache::{Admission, KvCache, KvLimits, KvStats};
+pub use config::ModelConfig;
 pub use error::KvError;
+pub use format::KvFormat;
 pub use hash::PrefixHash;
 pub use layers::LayerSet;
 pub use layout::{BLOCK_ALIGN, Layout, Part};
@@ -136,7 +150,9 @@ pub use ledger::KvCounters;
 pub use namespace::Namespace;
 pub use options::{BlockFill, KvOptions};
 pub use pin::Pin;
+pub use plan::{Plan, PlanError};
 pub use plane::Plane;
+pub use region::RegionLayout;
 pub use relieve::Relieved;
 pub use sequence::{BlockId, Sequence};
 pub use spec::{GroupId, KvDims, KvSpec, MAX_BLOCK_TOKENS, MAX_LAYERS, ScalePlane};

@@ -101,7 +101,7 @@ impl Shared {
     ///
     /// The block was taken out by the caller, so nobody uses it.
     fn decommit_block(&self, block: u32) -> usize {
-        let pieces = self.block_ranges(block);
+        let pieces = self.layout.block_pieces(block as usize);
         pieces
             .map(|range| {
                 // SAFETY: the bytes of this block are used by nobody but the caller, who took it
@@ -144,10 +144,10 @@ impl Shared {
 
     fn commit_block(&self, block: u32) -> Result<(), AllocError> {
         let mut done = 0;
-        for range in self.block_ranges(block) {
+        for range in self.layout.block_pieces(block as usize) {
             if let Err(error) = self.region.commit_part(range) {
                 // It stays cold, so what was counted is not to be.
-                for range in self.block_ranges(block).take(done) {
+                for range in self.layout.block_pieces(block as usize).take(done) {
                     // SAFETY: the block is the caller's, who has not used it yet.
                     unsafe { self.region.decommit_unused(range) };
                 }

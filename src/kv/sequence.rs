@@ -237,7 +237,7 @@ impl Sequence {
     /// The committed values of `layer` in block `block`.
     ///
     /// # Errors
-    /// As [`keys`](Self::keys).
+    /// As [`keys`](Self::keys); [`KvError::NoValues`] from a cache of one component.
     #[inline]
     pub fn values<T: Element>(&self, layer: usize, block: usize) -> Result<Plane<'_, T>, KvError> {
         self.plane(layer, Part::Values, block, self.len)
@@ -260,7 +260,7 @@ impl Sequence {
     /// The committed values of one head: `[block_filled(block), value_dim]`.
     ///
     /// # Errors
-    /// As [`keys`](Self::keys) and [`Plane::head`].
+    /// As [`values`](Self::values) and [`Plane::head`].
     #[inline]
     pub fn values_head<T: Element>(
         &self,
@@ -306,20 +306,22 @@ impl Sequence {
                 blocks: spec.blocks_for(len),
             });
         }
-        let shape = spec.block_layout().part(part);
+        let shape = spec.block_layout().stored(part)?;
         let first = self.plane_ptr(layer, part, block).cast::<T>();
         // SAFETY:
         // - one allocation, in bounds: the table names blocks of this region, and a plane
-        //   ends inside its block (`BlockLayout::new` measured both); `layer` was checked
-        //   above, and `block` is in the table because `len` tokens are;
-        // - aligned: the region and its blocks start at a multiple of 64, and every plane
-        //   at a multiple of the dtype's size, which is `T`'s by `Element`'s contract and a
-        //   multiple of its alignment;
+        //   ends inside its block's piece and a piece inside the region (`BlockLayout::new`
+        //   measured the one, `RegionLayout::new` the other); `layer` was checked above, and
+        //   `block` is in the table because `len` tokens are;
+        // - aligned: the region and its pieces start at a multiple of 64, and every plane
+        //   of a piece at a multiple of the dtype's size, which is `T`'s by `Element`'s
+        //   contract and a multiple of its alignment;
         // - initialised: a `Buffer`'s bytes always are, and `T` takes every bit pattern;
         // - not written while the slice lives: a block that several tables have, or that is
         //   registered, is written by nobody (the ledger's `grow` decides that under its
         //   lock); one that only this table has is written only through a `&mut` of this
-        //   sequence, which `&self` excludes;
+        //   sequence, which `&self` excludes. No two blocks share a byte, in whatever order
+        //   they lie (the region's test);
         // - what others wrote to the block happened before: they committed it or gave it back,
         //   and this sequence found it or took it, under the ledger's lock;
         // - at most `isize::MAX` bytes: the region is.

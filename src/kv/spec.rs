@@ -2,8 +2,8 @@ use std::fmt;
 
 use crate::types::DType;
 
-use super::KvError;
 use super::layout::{BlockLayout, BlockSizes, Layout, Part};
+use super::{KvError, KvFormat, RegionLayout};
 
 /// The most layers a [`KvSpec`] can have: what a [`LayerSet`](super::LayerSet)
 /// keeps inline. The deepest published decoders have about 130.
@@ -22,7 +22,8 @@ pub struct KvDims {
     pub kv_heads: usize,
     /// Elements of one head's key.
     pub key_dim: usize,
-    /// Elements of one head's value; may differ from `key_dim`.
+    /// Elements of one head's value; may differ from `key_dim`. 0 for a cache of one
+    /// component (MLA, see [`KvSpec`]).
     pub value_dim: usize,
     /// Tokens in a block.
     pub block_tokens: usize,
@@ -89,6 +90,26 @@ impl fmt::Display for ScalePlane {
 /// A spec is checked when it is made, and all that is derived from it (bytes,
 /// strides) is computed then, once. `Copy`, no heap.
 ///
+/// | choice | default | others |
+/// |---|---|---|
+/// | [`Layout`] | block-major HND | block-major NHD, layer-major HND and NHD |
+/// | components | keys and values, of equal or different dims | keys only: `value_dim` 0 |
+/// | dtype | none: float32, float16 or bfloat16 | reserved: what needs scales, see [`KvFormat`] |
+///
+/// Pieces of a block (one, or one for each layer in a layer-major [`Layout`]) start at
+/// multiples of 64 bytes and are padded to that. Planes in a piece follow one another
+/// without a gap, so that a plane, and with it every slice, is aligned for its dtype; and
+/// to 64 bytes where that costs nothing, because a plane is a multiple of 64 bytes long.
+/// With 16 tokens a block those of all published models are.
+///
+/// # One component
+///
+/// Multi-head latent attention (DeepSeek) keeps one vector a token, from which keys and
+/// values are both made. That is a spec with one head, `key_dim` of the latent and the
+/// rotary part together (512 + 64), and `value_dim` 0. [`write`](super::LayerMut::write)
+/// takes an empty slice for values, [`runs`](super::LayerMut::runs) goes over keys only,
+/// and reading values is [`KvError::NoValues`].
+///
 /// ```
 /// use tenslab::DType;
 /// use tenslab::kv::{KvDims, KvSpec};
@@ -113,10 +134,20 @@ impl KvSpec {
     ///
     /// # Errors
     /// [`KvError::Zero`] or [`KvError::TooLarge`] names the size that is out of
-    /// range, [`KvError::UnsupportedDType`] a dtype other than float32, float16
+    /// range (only `value_dim` may be 0), [`KvError::UnsupportedDType`] a dtype other than float32, float16
     /// and bfloat16, [`KvError::Overflow`] a block above `isize::MAX` bytes.
     pub fn new(dims: KvDims, dtype: DType) -> Result<Self, KvError> {
         Self::build(dims, dtype, Layout::default())
+    }
+
+    /// A spec of a format by its name in other programs, the reserved ones among them.
+    ///
+    /// # Errors
+    /// [`KvError::RaggedRows`] for rows that the format cannot divide into its groups,
+    /// [`KvError::UnsupportedFormat`] for every other format that needs scales, and as
+    /// [`new`](Self::new).
+    pub fn from_format(dims: KvDims, format: KvFormat) -> Result<Self, KvError> {
+        Self::new(dims, format.dtype_for(&dims)?)
     }
 
     /// The same in another layout.
@@ -147,7 +178,7 @@ impl KvSpec {
             ("block_tokens", dims.block_tokens, MAX_BLOCK_TOKENS),
         ] {
             match value {
-                0 => return Err(KvError::Zero { what }),
+                0 if what != "value_dim" => return Err(KvError::Zero { what }),
                 value if value > max => return Err(KvError::TooLarge { what, value, max }),
                 _ => {}
             }
@@ -196,7 +227,7 @@ impl KvSpec {
         self.dims.key_dim
     }
 
-    /// Elements of one head's value.
+    /// Elements of one head's value; 0 in a cache of one component.
     #[must_use]
     pub fn value_dim(&self) -> usize {
         self.dims.value_dim
@@ -242,7 +273,16 @@ impl KvSpec {
             * self.dtype.bytes()
     }
 
-    /// Bytes of a block, a multiple of 64.
+    /// Are values kept beside the keys? Not in a cache of one component.
+    #[must_use]
+    pub fn has_values(&self) -> bool {
+        self.dims.value_dim > 0
+    }
+
+    /// Bytes of a block over all layers, a multiple of 64.
+    ///
+    /// A layer-major layout pads each layer of a block, a block-major one only the
+    /// block; with planes of whole multiples of 64 bytes neither pads anything.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
         self.block.block_bytes
@@ -254,18 +294,32 @@ impl KvSpec {
         tokens.div_ceil(self.dims.block_tokens)
     }
 
-    /// Bytes from a block's start to the first element of one head's key or
-    /// value in one slot, or `None` when there is no such layer, head or slot.
+    /// Bytes of the blocks that `tokens` tokens of one sequence take, or `None` above
+    /// the address space.
+    #[must_use]
+    pub fn bytes_for(&self, tokens: usize) -> Option<usize> {
+        self.blocks_for(tokens).checked_mul(self.block_bytes())
+    }
+
+    /// Where the planes of a region of `blocks` blocks lie: what
+    /// [`KvCache::region`](super::KvCache::region) holds.
+    ///
+    /// # Errors
+    /// [`KvError::Overflow`] for a region above `isize::MAX` bytes.
+    pub fn region(&self, blocks: usize) -> Result<RegionLayout, KvError> {
+        RegionLayout::new(&self.block, blocks)
+    }
+
+    /// Bytes from a plane's start (see [`RegionLayout::plane_offset`]) to the first
+    /// element of one head's key or value in one slot, or `None` when there is no such
+    /// part, head or slot.
     ///
     /// The `key_dim` or `value_dim` elements of it follow without a gap.
     #[must_use]
-    pub fn byte_offset(&self, layer: usize, part: Part, head: usize, slot: usize) -> Option<usize> {
-        let exists =
-            layer < self.dims.layers && head < self.dims.kv_heads && slot < self.dims.block_tokens;
-        exists.then(|| {
-            self.block.plane_offset(layer, part)
-                + self.block.part(part).row(head, slot) * self.dtype.bytes()
-        })
+    pub fn row_offset(&self, part: Part, head: usize, slot: usize) -> Option<usize> {
+        let plane = self.block.stored(part).ok()?;
+        let exists = head < self.dims.kv_heads && slot < self.dims.block_tokens;
+        exists.then(|| plane.row(head, slot) * self.dtype.bytes())
     }
 
     pub(super) fn block_layout(&self) -> &BlockLayout {

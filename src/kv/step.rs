@@ -129,7 +129,7 @@ impl<'a> Step<'a> {
     /// The values of `layer` in block `block`, the new slots included.
     ///
     /// # Errors
-    /// As [`keys`](Self::keys).
+    /// As [`keys`](Self::keys); [`KvError::NoValues`] from a cache of one component.
     #[inline]
     pub fn values<T: Element>(&self, layer: usize, block: usize) -> Result<Plane<'_, T>, KvError> {
         self.plane(layer, Part::Values, block)
@@ -152,7 +152,7 @@ impl<'a> Step<'a> {
     /// The values of one head: `[block_filled(block), value_dim]`.
     ///
     /// # Errors
-    /// As [`keys`](Self::keys) and [`Plane::head`].
+    /// As [`values`](Self::values) and [`Plane::head`].
     #[inline]
     pub fn values_head<T: Element>(
         &self,

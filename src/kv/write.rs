@@ -41,7 +41,8 @@ impl<'s> LayerMut<'s> {
     }
 
     /// Writes all new slots: token-major `keys` of `[tokens, heads, key_dim]` and
-    /// `values` of `[tokens, heads, value_dim]`, scattered into the cache's layout.
+    /// `values` of `[tokens, heads, value_dim]`, scattered into the cache's layout. For a
+    /// cache of one component `values` is empty.
     ///
     /// `T` is the cache's dtype, or `f32`, which is then narrowed exactly as
     /// [`types::half`](crate::types::half) does (to nearest, ties to even).
@@ -73,7 +74,8 @@ impl<'s> LayerMut<'s> {
     }
 
     /// The new slots themselves, for kernels that write in place: contiguous pieces
-    /// that together are all new keys and values of the layer, block by block.
+    /// that together are all new keys and values of the layer, block by block. A cache of
+    /// one component has no values, and no piece of them.
     ///
     /// Pieces hold old bytes. The layer counts as written once the last piece was
     /// lent, so the iterator must be driven to its end.
@@ -242,17 +244,17 @@ impl<'r, T: Element> Iterator for Runs<'r, T> {
                 part,
                 head: head + heads,
             }),
-            Part::Keys => Some(Cursor {
+            Part::Keys if spec.has_values() => Some(Cursor {
                 block,
                 part: Part::Values,
                 head: 0,
             }),
-            Part::Values if !block_ends_the_step => Some(Cursor {
+            _ if !block_ends_the_step => Some(Cursor {
                 block: block + 1,
                 part: Part::Keys,
                 head: 0,
             }),
-            Part::Values => None,
+            _ => None,
         };
         if self.next.is_none() {
             self.written.insert(self.layer);
@@ -262,17 +264,19 @@ impl<'r, T: Element> Iterator for Runs<'r, T> {
         let first = plane.wrapping_add(from);
         // SAFETY:
         // - one allocation, in bounds: the sequence holds the blocks of its new tokens, the
-        //   table names blocks of this region, and the piece ends inside its plane because
-        //   slots and heads are below the spec's (`BlockLayout::new` measured the block);
+        //   table names blocks of this region, `layer_mut` checked the layer, values are not
+        //   visited where there are none, and the run ends inside its plane because slots and
+        //   heads are below the spec's (`BlockLayout::new` and `RegionLayout::new` measured);
         // - aligned: see `Sequence::plane`; `from` counts whole elements;
         // - initialised: a `Buffer`'s bytes always are, `T` takes every bit pattern, and by
         //   `Element`'s contract what is written through it has no padding;
         // - exclusive: the block is in no other table and not registered, for `append` took it
-        //   or exchanged it (the ledger's `grow`), so only this sequence reaches it. It
-        //   is mutably borrowed (through `LayerMut` and `Step`) for `'r`, so no slice lent
-        //   for reading lives and no second `Runs` does. The pieces of this one are disjoint:
-        //   each (block, part, head) comes up once, and rows of two of them never meet (the
-        //   layout's test);
+        //   or exchanged it (the ledger's `grow`), and no plane of it shares a byte with
+        //   another block's, in whatever order they lie (the region's test), so only this
+        //   sequence reaches it. It is mutably borrowed (through `LayerMut` and `Step`) for
+        //   `'r`, so no slice lent for reading lives and no second `Runs` does. The runs of
+        //   this one are disjoint: each (block, part, head) comes up once, and rows of two of
+        //   them never meet (the same test);
         // - ordered behind what earlier holders of the block did by the ledger's lock;
         // - at most `isize::MAX` bytes: the region is.
         let data = unsafe { std::slice::from_raw_parts_mut(first, len) };

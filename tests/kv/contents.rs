@@ -6,7 +6,7 @@ use super::{
     small_cache,
 };
 
-const LAYOUTS: [Layout; 2] = [Layout::BlockMajorHnd, Layout::BlockMajorNhd];
+pub(super) const LAYOUTS: [Layout; 4] = Layout::ALL;
 
 fn cache_of(dims: KvDims, dtype: DType, layout: Layout, blocks: usize) -> KvCache {
     let spec = KvSpec::new(dims, dtype)
@@ -17,7 +17,7 @@ fn cache_of(dims: KvDims, dtype: DType, layout: Layout, blocks: usize) -> KvCach
 }
 
 /// A cache whose free order is mixed up: blocks come neither ascending nor in a row.
-fn shuffled(dims: KvDims, dtype: DType, layout: Layout) -> KvCache {
+pub(super) fn shuffled(dims: KvDims, dtype: DType, layout: Layout) -> KvCache {
     let cache = cache_of(dims, dtype, layout, 12);
     let mut held: Vec<_> = (0..12)
         .map(|_| Some(acquire(&cache, dims.block_tokens).unwrap()))
@@ -125,7 +125,17 @@ fn f32_input_is_narrowed_exactly() {
 
 #[test]
 fn a_head_is_one_slice_in_hnd_and_refused_in_nhd() {
-    let cache = cache_of(DIMS, DType::F32, Layout::BlockMajorHnd, 4);
+    for (hnd, nhd) in [
+        (Layout::BlockMajorHnd, Layout::BlockMajorNhd),
+        (Layout::LayerMajorHnd, Layout::LayerMajorNhd),
+    ] {
+        heads_are_slices(hnd);
+        heads_are_refused(nhd);
+    }
+}
+
+fn heads_are_slices(layout: Layout) {
+    let cache = cache_of(DIMS, DType::F32, layout, 4);
     let mut sequence = acquire(&cache, 0).unwrap();
     append::<f32>(&mut sequence, &salts(0, 6)).unwrap();
     for (block, salts) in [(0, salts(0, 4)), (1, salts(4, 2))] {
@@ -148,15 +158,15 @@ fn a_head_is_one_slice_in_hnd_and_refused_in_nhd() {
         2 * 4 * 5
     );
     assert!(sequence.keys::<f32>(0, 1).unwrap().as_slice().is_none());
+}
 
-    let cache = cache_of(DIMS, DType::F32, Layout::BlockMajorNhd, 4);
+fn heads_are_refused(layout: Layout) {
+    let cache = cache_of(DIMS, DType::F32, layout, 4);
     let mut sequence = acquire(&cache, 0).unwrap();
     append::<f32>(&mut sequence, &salts(0, 6)).unwrap();
     assert_eq!(
         sequence.values_head::<f32>(2, 0, 1).unwrap_err(),
-        KvError::NotContiguous {
-            layout: Layout::BlockMajorNhd
-        }
+        KvError::NotContiguous { layout }
     );
     let plane = sequence.keys::<f32>(1, 1).unwrap();
     let expected = rows::<f32>(cache.spec(), &salts(4, 2), 1, Part::Keys);
@@ -220,7 +230,12 @@ fn a_layer_may_be_written_again_and_the_last_time_counts() {
     assert_holds::<f32>(&sequence, &salts(0, 6));
 }
 
-fn write_in_place<T: Number>(step: &mut Step<'_>, spec: &KvSpec, salts: &[u64], layer: usize) {
+pub(super) fn write_in_place<T: Number>(
+    step: &mut Step<'_>,
+    spec: &KvSpec,
+    salts: &[u64],
+    layer: usize,
+) {
     let mut pieces: Vec<_> = step
         .layer_mut(layer)
         .unwrap()

@@ -2,10 +2,11 @@
 //!
 //! `spec`: sizes and offsets. `lifecycle`: acquire, append, commit, roll back, drop,
 //! and what happens when something runs out. `contents`: what is written is what is
-//! read, in every layout and dtype, where it lies. `prefix`: what is found, kept and
-//! evicted, after the unit tests of other engines (lessons/kv.md). `sharing`: forks,
-//! truncation, copies, tensors, pins. `threads`: several sequences at
-//! once. `model`: random operations against a model, byte for byte.
+//! read, in every layout and dtype, where it lies; `one_component`: that without values.
+//! `prefix`: what is found, kept and evicted, after the unit tests of other engines
+//! (lessons/kv.md). `sharing`: forks, truncation, copies, tensors, pins. `threads`:
+//! several sequences at once. `model`: random operations against a model, byte for byte.
+//! `plan`: what a budget holds, and what a config file says.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
@@ -14,7 +15,10 @@ mod asan;
 mod contents;
 mod lifecycle;
 mod model;
+mod one_component;
+mod plan;
 mod prefix;
+mod pressure;
 mod sharing;
 mod spec;
 mod threads;
@@ -161,6 +165,11 @@ fn assert_holds<T: Number>(sequence: &Sequence, salts: &[u64]) {
             for part in [Part::Keys, Part::Values] {
                 let plane = match part {
                     Part::Keys => sequence.keys::<T>(layer, block).unwrap(),
+                    Part::Values if !spec.has_values() => {
+                        let error = sequence.values::<T>(layer, block).unwrap_err();
+                        assert_eq!(error, KvError::NoValues);
+                        continue;
+                    }
                     Part::Values => sequence.values::<T>(layer, block).unwrap(),
                 };
                 assert_eq!(plane.tokens(), salts.len());
@@ -168,6 +177,12 @@ fn assert_holds<T: Number>(sequence: &Sequence, salts: &[u64]) {
                     for head in 0..spec.kv_heads() {
                         let row = plane.row(head, token).unwrap();
                         assert_inside(sequence.cache(), row);
+                        let id = sequence.block_ids().nth(block).unwrap().get() as usize;
+                        assert_eq!(
+                            row.as_ptr().addr() - sequence.cache().region().start.addr(),
+                            offset_of(sequence.cache(), id, layer, part, head, token),
+                            "where the layout says"
+                        );
                         for (dim, &found) in row.iter().enumerate() {
                             let expected = T::of(element(salt, layer, part, head, dim));
                             assert_eq!(
@@ -182,6 +197,20 @@ fn assert_holds<T: Number>(sequence: &Sequence, salts: &[u64]) {
             }
         }
     }
+}
+
+/// Bytes from the region's start to a row, as the public layout says.
+fn offset_of(
+    cache: &KvCache,
+    block: usize,
+    layer: usize,
+    part: Part,
+    head: usize,
+    slot: usize,
+) -> usize {
+    let region = cache.spec().region(cache.limits().blocks).unwrap();
+    let plane = region.plane_offset(block, layer, part).unwrap();
+    plane + cache.spec().row_offset(part, head, slot).unwrap()
 }
 
 #[track_caller]

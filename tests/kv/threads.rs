@@ -10,7 +10,7 @@ use super::{DIMS, acquire, append, assert_holds, limits, salts, small_cache};
 /// go from one thread to the other all the time.
 #[test]
 fn sequences_of_two_threads_never_see_each_other() {
-    for layout in [Layout::BlockMajorHnd, Layout::BlockMajorNhd] {
+    for layout in Layout::ALL {
         let spec = KvSpec::new(DIMS, DType::BF16)
             .unwrap()
             .with_layout(layout)

@@ -26,7 +26,7 @@ impl Ledger {
     pub(in crate::kv) fn check(&self, rows: &TableRows) -> Result<(), KvError> {
         let places = self.blocks.check_orders()?;
         let uses = self.check_tables(rows)?;
-        let outside = self.blocks.check_uses(&places, &uses)?;
+        let outside = self.blocks.check_uses(&places, &uses, self.moving)?;
         rule(
             outside == self.outside,
             "uses by tensors, pins and copies do not add up",
@@ -231,7 +231,12 @@ impl Blocks {
     }
 
     /// Uses against what makes them. Returns those that neither tables nor children explain.
-    fn check_uses(&self, places: &[Place], by_tables: &[usize]) -> Result<usize, KvError> {
+    fn check_uses(
+        &self,
+        places: &[Place],
+        by_tables: &[usize],
+        moving: usize,
+    ) -> Result<usize, KvError> {
         let mut explained = by_tables.to_vec();
         let mut children = vec![0; self.total()];
         for record in &self.records {
@@ -240,13 +245,14 @@ impl Blocks {
                 children[record.parent as usize] += 1;
             }
         }
-        let mut outside = 0;
+        let (mut outside, mut out) = (0, 0);
         for (block, record) in (0_u32..).zip(&self.records) {
             let id = block as usize;
             let uses = record.uses as usize;
+            out += usize::from(uses == 0 && places[id] == Place::Nowhere);
             rule(
-                (uses > 0) == (places[id] == Place::Nowhere),
-                "a block is in use and free or idle, or neither",
+                uses == 0 || places[id] == Place::Nowhere,
+                "a block is in use and free or idle",
                 id,
             )?;
             rule(
@@ -274,6 +280,7 @@ impl Blocks {
             }
             rule(len == children[id], "a block has lost a child", id)?;
         }
+        rule(out == moving, "blocks are nowhere", out)?;
         Ok(outside)
     }
 }

@@ -3,14 +3,14 @@
 
 use std::ptr::NonNull;
 
-use crate::kv::KvSpec;
+use crate::kv::RegionLayout;
 use crate::memory::poison::{poison, unpoison};
 
 /// Where the blocks lie.
 #[derive(Debug)]
 pub(in crate::kv) struct Shadow {
     region: NonNull<u8>,
-    spec: KvSpec,
+    layout: RegionLayout,
 }
 
 // SAFETY: the pointer is only ever compared and passed to the sanitizer.
@@ -18,10 +18,10 @@ unsafe impl Send for Shadow {}
 
 impl Shadow {
     /// # Safety
-    /// The region of a cache of that spec begins there, and outlives this but for the last
+    /// A region of that layout begins there, and outlives this but for the last
     /// unpoisoning, which the cache does.
-    pub(in crate::kv) const unsafe fn new(region: NonNull<u8>, spec: KvSpec) -> Self {
-        Self { region, spec }
+    pub(in crate::kv) const unsafe fn new(region: NonNull<u8>, layout: RegionLayout) -> Self {
+        Self { region, layout }
     }
 
     /// The block is somebody's from now on.
@@ -38,12 +38,13 @@ impl Shadow {
         if !cfg!(tenslab_asan) {
             return;
         }
-        let bytes = self.spec.block_bytes();
-        let start = self.region.as_ptr().wrapping_add(block as usize * bytes);
-        if let Some(start) = NonNull::new(start) {
-            // SAFETY: the block's bytes are mapped (`new`); under the lock, and while nobody
-            // uses the block, nobody touches them.
-            unsafe { mark(start, bytes) };
+        for piece in self.layout.block_pieces(block as usize) {
+            let start = self.region.as_ptr().wrapping_add(piece.start);
+            if let Some(start) = NonNull::new(start) {
+                // SAFETY: the piece is mapped (`new`) and of this block alone; under the lock,
+                // and while nobody uses the block, nobody touches it.
+                unsafe { mark(start, piece.len()) };
+            }
         }
     }
 }

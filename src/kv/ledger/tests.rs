@@ -16,7 +16,7 @@ fn two_sequences() -> (Ledger, TableRows) {
     let spec = KvSpec::new(dims, DType::F32).unwrap();
     // SAFETY: no block is marked where the sanitizer is not, and where it is this is a place
     // that nobody uses.
-    let shadow = unsafe { Shadow::new(NonNull::dangling(), spec) };
+    let shadow = unsafe { Shadow::new(NonNull::dangling(), spec.region(6).unwrap()) };
     let rows = TableRows::new(3, 4).unwrap();
     let mut ledger = Ledger::new(6, 3, 4, &KvOptions::default(), shadow).unwrap();
     open(&mut ledger, &rows, &[1, 2, 3, 4, 5, 6]);
@@ -121,7 +121,7 @@ fn check_sees_damage_among_idle_blocks() {
     };
     let (mut ledger, rows) = idle();
     ledger.blocks.leave_idle(1);
-    assert_found(&ledger, &rows, "neither");
+    assert_found(&ledger, &rows, "not idle");
 
     let (mut ledger, rows) = idle();
     ledger.blocks.record_mut(0).older = NONE;
@@ -138,7 +138,7 @@ fn check_sees_damage_among_idle_blocks() {
     let (mut ledger, rows) = idle();
     ledger.blocks.leave_idle(1);
     ledger.blocks.unregister(1);
-    assert_found(&ledger, &rows, "in use and free or idle, or neither");
+    assert_found(&ledger, &rows, "nowhere");
 }
 
 #[test]
