@@ -4,8 +4,10 @@
 //! on stderr that says what is wrong and what to do, and exit code 2. A reader that
 //! goes away (`tenslab inspect … | head`) is no error: what it wanted it has.
 
+mod heap;
 mod inspect;
 mod plan;
+mod replay;
 mod size;
 mod table;
 mod text;
@@ -15,7 +17,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tenslab::kv::KvError;
 use tenslab::weights::WeightsError;
+
+use self::replay::trace::TraceError;
 
 /// The memory layer of an LLM inference engine, from the command line
 #[derive(Debug, Parser)]
@@ -37,6 +42,8 @@ enum Command {
     },
     /// Say how many blocks, tokens and sequences of a model's KV cache fit into a budget
     Plan(plan::PlanArgs),
+    /// Replay a trace of requests against the KV cache: hits, evictions, occupancy
+    Replay(replay::Args),
 }
 
 /// Why there is no answer.
@@ -45,12 +52,26 @@ enum Failure {
     Weights(WeightsError),
     /// A whole sentence: what is wrong, where, and what to do.
     Said(String),
+    Trace(TraceError),
+    Kv(KvError),
     Output(io::Error),
 }
 
 impl From<WeightsError> for Failure {
     fn from(error: WeightsError) -> Self {
         Self::Weights(error)
+    }
+}
+
+impl From<TraceError> for Failure {
+    fn from(error: TraceError) -> Self {
+        Self::Trace(error)
+    }
+}
+
+impl From<KvError> for Failure {
+    fn from(error: KvError) -> Self {
+        Self::Kv(error)
     }
 }
 
@@ -67,6 +88,7 @@ pub(crate) fn run() -> ExitCode {
     let answered = match args.command {
         Command::Inspect { path, json } => inspect::inspect(&path, json, &mut out),
         Command::Plan(args) => plan::plan(&args, &mut out),
+        Command::Replay(args) => replay::replay(&args, &mut out),
     };
     let message = match answered.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => return ExitCode::SUCCESS,
@@ -78,6 +100,8 @@ pub(crate) fn run() -> ExitCode {
         Err(Failure::Output(error)) => format!("cannot write the answer: {error}"),
         Err(Failure::Weights(error)) => error.to_string(),
         Err(Failure::Said(message)) => message,
+        Err(Failure::Trace(error)) => error.to_string(),
+        Err(Failure::Kv(error)) => error.to_string(),
     };
     // Nobody is left to tell if stderr is closed, too.
     let _ = writeln!(io::stderr(), "tenslab: {}", text::one_line(&message));

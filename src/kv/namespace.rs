@@ -75,8 +75,8 @@ impl Namespace {
             .chunks_exact_mut(4)
             .zip([self.model, self.adapter, self.salt])
         {
-            for (index, word) in words.iter_mut().enumerate() {
-                *word = (part >> (32 * index)) as u32;
+            for (word, bytes) in words.iter_mut().zip(part.to_le_bytes().chunks_exact(4)) {
+                *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             }
         }
         words

@@ -143,17 +143,16 @@ impl Shared {
     }
 
     fn commit_block(&self, block: u32) -> Result<(), AllocError> {
-        let mut done = 0;
-        for range in self.layout.block_pieces(block as usize) {
+        let pieces = || self.layout.block_pieces(block as usize);
+        for (done, range) in pieces().enumerate() {
             if let Err(error) = self.region.commit_part(range) {
                 // It stays cold, so what was counted is not to be.
-                for range in self.layout.block_pieces(block as usize).take(done) {
+                for range in pieces().take(done) {
                     // SAFETY: the block is the caller's, who has not used it yet.
                     unsafe { self.region.decommit_unused(range) };
                 }
                 return Err(error);
             }
-            done += 1;
         }
         Ok(())
     }

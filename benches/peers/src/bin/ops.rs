@@ -55,8 +55,13 @@ fn contender<'a>(name: &'static str, operate: impl FnMut() + Send + 'a) -> Conte
 fn race(cell: &str, rounds: usize, contenders: &mut [Contender<'_>]) {
     let slice = Duration::from_millis(3);
     let mut times = vec![Vec::with_capacity(rounds); contenders.len()];
+    let all = contenders.len();
     for round in 0..=rounds {
-        for (contender, times) in contenders.iter_mut().zip(&mut times) {
+        // Another one begins each round: whoever comes after one that leaves many lines to be
+        // written back pays for it.
+        for turn in 0..all {
+            let at = (round + turn) % all;
+            let (contender, times) = (&mut contenders[at], &mut times[at]);
             let began = Instant::now();
             let mut operations = 0_u32;
             while operations == 0 || began.elapsed() < slice {

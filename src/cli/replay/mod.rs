@@ -1,0 +1,145 @@
+//! `tenslab replay TRACE`: what a KV cache of some size makes of real requests.
+//!
+//! ```text
+//!  trace  -> requests      read whole, an error names the line
+//!  run    -> tally         the crate's own cache, driven one request after the other
+//!  report -> page | JSON   with the chart of occupancy
+//! ```
+//!
+//! Nothing is written anywhere but to the output, at the end: stopped halfway, it leaves
+//! nothing behind.
+
+mod chart;
+mod report;
+mod run;
+pub(super) mod trace;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use self::report::Report;
+use self::run::Size;
+use self::trace::{Format, Trace};
+use super::Failure;
+
+/// Requests between two drawings of the progress.
+const DRAW_EVERY: usize = 64;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A Mooncake trace (.jsonl) or an Azure LLM inference trace (.csv)
+    trace: PathBuf,
+    /// Blocks of the cache
+    #[arg(long)]
+    blocks: usize,
+    /// Tokens of a block; one hash id of a Mooncake trace is one block
+    #[arg(long, default_value_t = 16)]
+    block_tokens: usize,
+    /// Requests at one time, first in, first out [default: 1]. Mooncake traces only: in
+    /// an Azure trace a request lives 20 ms for each generated token
+    #[arg(long)]
+    in_flight: Option<usize>,
+    /// What is evicted first
+    #[arg(long, value_enum, default_value_t = Policy::Lru)]
+    policy: Policy,
+    /// How the trace is written, if its first line does not tell
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Print one JSON object instead of a page
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which idle block is evicted first.
+#[derive(Debug, Clone, Copy, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Policy {
+    /// The least recently used one
+    Lru,
+}
+
+impl Policy {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+        }
+    }
+}
+
+/// What is to be replayed, checked.
+#[derive(Debug)]
+struct Settings {
+    size: Size,
+    in_flight: usize,
+    policy: Policy,
+}
+
+/// Replays a trace and prints what came of it.
+pub(super) fn replay(args: &Args, out: &mut impl Write) -> Result<(), Failure> {
+    let settings = Settings {
+        size: Size {
+            blocks: args.blocks,
+            block_tokens: args.block_tokens,
+        },
+        in_flight: args.in_flight.unwrap_or(1),
+        policy: args.policy,
+    };
+    if settings.in_flight == 0 {
+        return Err(Failure::Said("--in-flight must be at least 1".into()));
+    }
+    let trace = trace::read(&args.trace, args.format)?;
+    let (format, tally) = match &trace {
+        Trace::Prompts(prompts) => {
+            let id = prompts.largest_id();
+            if settings.size.block_tokens == 1 && id > u64::from(u32::MAX) {
+                return Err(Failure::Said(format!(
+                    "hash id {id} needs --block-tokens of at least 2: one token tells only 2^32 ids apart"
+                )));
+            }
+            let progress = progress(prompts.len());
+            let tally = run::prompts(prompts, settings.size, settings.in_flight, |number| {
+                draw(&progress, number);
+            });
+            progress.finish_and_clear();
+            (Format::Mooncake, tally?)
+        }
+        Trace::Arrivals(_) if args.in_flight.is_some() => {
+            let text = "--in-flight is not for an Azure trace, which says how long requests live";
+            return Err(Failure::Said(text.into()));
+        }
+        Trace::Arrivals(arrivals) => {
+            let progress = progress(arrivals.len());
+            let tally = run::arrivals(arrivals, settings.size, |number| draw(&progress, number));
+            progress.finish_and_clear();
+            (Format::Azure, tally?)
+        }
+    };
+    let report = Report::new(format, &settings, &tally);
+    if args.json {
+        report.print_json(out)?;
+    } else {
+        report.print(out)?;
+    }
+    Ok(())
+}
+
+/// A bar on stderr, where that is a terminal; elsewhere one that draws nothing.
+fn progress(requests: usize) -> ProgressBar {
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} requests, {eta} left");
+    ProgressBar::with_draw_target(Some(requests as u64), target)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn draw(progress: &ProgressBar, number: usize) {
+    if number.is_multiple_of(DRAW_EVERY) {
+        progress.set_position(number as u64);
+    }
+}

@@ -1,0 +1,12 @@
+//! `tenslab replay`, as a program, against the published traces and a naive simulator.
+
+#![cfg(all(feature = "cli", not(loom)))]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod naive;
+mod program;
+mod published;
+mod tight;
+
+#[path = "../shared_data/mod.rs"]
+mod shared_data;
