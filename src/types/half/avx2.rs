@@ -13,84 +13,108 @@ use std::arch::x86_64::{
     _mm256_storeu_si256, _mm256_stream_si256,
 };
 
-use super::blocks::{BLOCK, Cut, fence};
+use super::blocks::{BLOCK, fence, in_blocks};
 use super::portable;
 
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn narrow_f16<const STREAM: bool>(from: &[f32], to: &mut [u16]) {
-    let cut = Cut::new::<STREAM>(from, to);
-    portable::narrow_f16(cut.head.0, cut.head.1);
-    for (from, to) in cut.from.iter().zip(cut.to) {
-        let values = load_f32(from);
-        if any_nan(values) {
-            portable::narrow_f16(from, to); // hardware would make it quiet
-            continue;
-        }
-        let [a, b, c, d] = values;
-        let (a, b, c, d) = (f16_of(a), f16_of(b), f16_of(c), f16_of(d));
-        store::<STREAM, u16, BLOCK, 2>(to, [_mm256_set_m128i(b, a), _mm256_set_m128i(d, c)]);
-    }
+    in_blocks::<STREAM, _, _>(
+        from,
+        to,
+        portable::narrow_f16,
+        |from, to| narrow_f16_block::<false>(from, to),
+        |from, to| narrow_f16_block::<STREAM>(from, to),
+    );
     fence::<STREAM>();
-    portable::narrow_f16(cut.tail.0, cut.tail.1);
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn narrow_f16_block<const STREAM: bool>(from: &[f32; BLOCK], to: &mut [u16; BLOCK]) {
+    let values = load_f32(from);
+    if any_nan(values) {
+        portable::narrow_f16(from, to); // hardware would make it quiet
+        return;
+    }
+    let [a, b, c, d] = values;
+    let (a, b, c, d) = (f16_of(a), f16_of(b), f16_of(c), f16_of(d));
+    store::<STREAM, u16, BLOCK, 2>(to, [_mm256_set_m128i(b, a), _mm256_set_m128i(d, c)]);
 }
 
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn narrow_bf16<const STREAM: bool>(from: &[f32], to: &mut [u16]) {
-    let cut = Cut::new::<STREAM>(from, to);
-    portable::narrow_bf16(cut.head.0, cut.head.1);
-    for (from, to) in cut.from.iter().zip(cut.to) {
-        let values = load_f32(from);
-        if any_nan(values) {
-            portable::narrow_bf16(from, to); // rounding could carry into its sign
-            continue;
-        }
-        let [a, b, c, d] = values;
-        let (a, b, c, d) = (bf16_of(a), bf16_of(b), bf16_of(c), bf16_of(d));
-        store::<STREAM, u16, BLOCK, 2>(to, [packed(a, b), packed(c, d)]);
-    }
+    in_blocks::<STREAM, _, _>(
+        from,
+        to,
+        portable::narrow_bf16,
+        |from, to| narrow_bf16_block::<false>(from, to),
+        |from, to| narrow_bf16_block::<STREAM>(from, to),
+    );
     fence::<STREAM>();
-    portable::narrow_bf16(cut.tail.0, cut.tail.1);
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn narrow_bf16_block<const STREAM: bool>(from: &[f32; BLOCK], to: &mut [u16; BLOCK]) {
+    let values = load_f32(from);
+    if any_nan(values) {
+        portable::narrow_bf16(from, to); // rounding could carry into its sign
+        return;
+    }
+    let [a, b, c, d] = values;
+    let (a, b, c, d) = (bf16_of(a), bf16_of(b), bf16_of(c), bf16_of(d));
+    store::<STREAM, u16, BLOCK, 2>(to, [packed(a, b), packed(c, d)]);
 }
 
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn widen_f16<const STREAM: bool>(from: &[u16], to: &mut [f32]) {
-    let cut = Cut::new::<STREAM>(from, to);
-    portable::widen_f16(cut.head.0, cut.head.1);
-    for (from, to) in cut.from.iter().zip(cut.to) {
-        if any_f16_nan(from) {
-            portable::widen_f16(from, to); // hardware would make it quiet
-            continue;
-        }
-        let [a, b, c, d] = load_halves(from);
-        store::<STREAM, f32, BLOCK, 4>(
-            to,
-            [f32_of_f16(a), f32_of_f16(b), f32_of_f16(c), f32_of_f16(d)],
-        );
-    }
+    in_blocks::<STREAM, _, _>(
+        from,
+        to,
+        portable::widen_f16,
+        |from, to| widen_f16_block::<false>(from, to),
+        |from, to| widen_f16_block::<STREAM>(from, to),
+    );
     fence::<STREAM>();
-    portable::widen_f16(cut.tail.0, cut.tail.1);
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn widen_f16_block<const STREAM: bool>(from: &[u16; BLOCK], to: &mut [f32; BLOCK]) {
+    if any_f16_nan(from) {
+        portable::widen_f16(from, to); // hardware would make it quiet
+        return;
+    }
+    let [a, b, c, d] = load_halves(from);
+    store::<STREAM, f32, BLOCK, 4>(
+        to,
+        [f32_of_f16(a), f32_of_f16(b), f32_of_f16(c), f32_of_f16(d)],
+    );
 }
 
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn widen_bf16<const STREAM: bool>(from: &[u16], to: &mut [f32]) {
-    let cut = Cut::new::<STREAM>(from, to);
-    portable::widen_bf16(cut.head.0, cut.head.1);
-    for (from, to) in cut.from.iter().zip(cut.to) {
-        let [a, b, c, d] = load_halves(from);
-        store::<STREAM, f32, BLOCK, 4>(
-            to,
-            [
-                f32_of_bf16(a),
-                f32_of_bf16(b),
-                f32_of_bf16(c),
-                f32_of_bf16(d),
-            ],
-        );
-    }
+    in_blocks::<STREAM, _, _>(
+        from,
+        to,
+        portable::widen_bf16,
+        |from, to| widen_bf16_block::<false>(from, to),
+        |from, to| widen_bf16_block::<STREAM>(from, to),
+    );
     fence::<STREAM>();
-    portable::widen_bf16(cut.tail.0, cut.tail.1);
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn widen_bf16_block<const STREAM: bool>(from: &[u16; BLOCK], to: &mut [f32; BLOCK]) {
+    let [a, b, c, d] = load_halves(from);
+    store::<STREAM, f32, BLOCK, 4>(
+        to,
+        [
+            f32_of_bf16(a),
+            f32_of_bf16(b),
+            f32_of_bf16(c),
+            f32_of_bf16(d),
+        ],
+    );
 }
 
 /// Lanes that compare with nothing are NaNs, in either vector.
@@ -181,7 +205,7 @@ fn store<const STREAM: bool, T, const N: usize, const M: usize>(
         if STREAM {
             // SAFETY:
             // - in bounds: writes 32 bytes, as many as the chunk has;
-            // - aligned: `Cut::new::<STREAM>` begins blocks at multiples of 64;
+            // - aligned: `in_blocks` begins such blocks at multiples of 64;
             // - order: nobody reads it before the `fence` of the function that converts.
             unsafe { _mm256_stream_si256(to, bytes) };
         } else {

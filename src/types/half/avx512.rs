@@ -12,7 +12,7 @@ use std::arch::x86_64::{
     _mm512_srli_epi32, _mm512_storeu_si512, _mm512_stream_si512,
 };
 
-use super::blocks::{BLOCK, Cut, fence};
+use super::blocks::{BLOCK, fence, in_blocks};
 use super::portable;
 
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -30,70 +30,94 @@ const UPPER_WORDS: [u16; 32] = {
 
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn narrow_f16<const STREAM: bool>(from: &[f32], to: &mut [u16]) {
-    let cut = Cut::new::<STREAM>(from, to);
-    portable::narrow_f16(cut.head.0, cut.head.1);
-    for (from, to) in cut.from.iter().zip(cut.to) {
-        let (low, high) = load_f32(from);
-        if any_nan(low, high) {
-            portable::narrow_f16(from, to); // hardware would make it quiet
-            continue;
-        }
-        let low = _mm512_castsi256_si512(_mm512_cvtps_ph::<NEAREST>(low));
-        let halves = _mm512_inserti64x4::<1>(low, _mm512_cvtps_ph::<NEAREST>(high));
-        store::<STREAM, u16, BLOCK>(to, halves);
-    }
+    in_blocks::<STREAM, _, _>(
+        from,
+        to,
+        portable::narrow_f16,
+        |from, to| narrow_f16_block::<false>(from, to),
+        |from, to| narrow_f16_block::<STREAM>(from, to),
+    );
     fence::<STREAM>();
-    portable::narrow_f16(cut.tail.0, cut.tail.1);
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn narrow_f16_block<const STREAM: bool>(from: &[f32; BLOCK], to: &mut [u16; BLOCK]) {
+    let (low, high) = load_f32(from);
+    if any_nan(low, high) {
+        portable::narrow_f16(from, to); // hardware would make it quiet
+        return;
+    }
+    let low = _mm512_castsi256_si512(_mm512_cvtps_ph::<NEAREST>(low));
+    let halves = _mm512_inserti64x4::<1>(low, _mm512_cvtps_ph::<NEAREST>(high));
+    store::<STREAM, u16, BLOCK>(to, halves);
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn narrow_bf16<const STREAM: bool>(from: &[f32], to: &mut [u16]) {
-    let upper_words = load_halves(&UPPER_WORDS);
-    let cut = Cut::new::<STREAM>(from, to);
-    portable::narrow_bf16(cut.head.0, cut.head.1);
-    for (from, to) in cut.from.iter().zip(cut.to) {
-        let (low, high) = load_f32(from);
-        if any_nan(low, high) {
-            portable::narrow_bf16(from, to); // rounding could carry into its sign
-            continue;
-        }
-        let halves = _mm512_permutex2var_epi16(round_up(low), upper_words, round_up(high));
-        store::<STREAM, u16, BLOCK>(to, halves);
-    }
+    in_blocks::<STREAM, _, _>(
+        from,
+        to,
+        portable::narrow_bf16,
+        |from, to| narrow_bf16_block::<false>(from, to),
+        |from, to| narrow_bf16_block::<STREAM>(from, to),
+    );
     fence::<STREAM>();
-    portable::narrow_bf16(cut.tail.0, cut.tail.1);
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn narrow_bf16_block<const STREAM: bool>(from: &[f32; BLOCK], to: &mut [u16; BLOCK]) {
+    let upper_words = load_halves(&UPPER_WORDS);
+    let (low, high) = load_f32(from);
+    if any_nan(low, high) {
+        portable::narrow_bf16(from, to); // rounding could carry into its sign
+        return;
+    }
+    let halves = _mm512_permutex2var_epi16(round_up(low), upper_words, round_up(high));
+    store::<STREAM, u16, BLOCK>(to, halves);
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn widen_f16<const STREAM: bool>(from: &[u16], to: &mut [f32]) {
-    let cut = Cut::new::<STREAM>(from, to);
-    portable::widen_f16(cut.head.0, cut.head.1);
-    for (from, to) in cut.from.iter().zip(cut.to) {
-        let magnitudes = _mm512_and_si512(load_halves(from), _mm512_set1_epi16(0x7fff));
-        if _mm512_cmpgt_epi16_mask(magnitudes, _mm512_set1_epi16(0x7c00)) != 0 {
-            portable::widen_f16(from, to); // hardware would make it quiet
-            continue;
-        }
-        let (low, high) = load_parts(from);
-        let low = _mm512_castps_si512(_mm512_cvtph_ps(low));
-        store_f32::<STREAM>(to, low, _mm512_castps_si512(_mm512_cvtph_ps(high)));
-    }
+    in_blocks::<STREAM, _, _>(
+        from,
+        to,
+        portable::widen_f16,
+        |from, to| widen_f16_block::<false>(from, to),
+        |from, to| widen_f16_block::<STREAM>(from, to),
+    );
     fence::<STREAM>();
-    portable::widen_f16(cut.tail.0, cut.tail.1);
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn widen_f16_block<const STREAM: bool>(from: &[u16; BLOCK], to: &mut [f32; BLOCK]) {
+    let magnitudes = _mm512_and_si512(load_halves(from), _mm512_set1_epi16(0x7fff));
+    if _mm512_cmpgt_epi16_mask(magnitudes, _mm512_set1_epi16(0x7c00)) != 0 {
+        portable::widen_f16(from, to); // hardware would make it quiet
+        return;
+    }
+    let (low, high) = load_parts(from);
+    let low = _mm512_castps_si512(_mm512_cvtph_ps(low));
+    store_f32::<STREAM>(to, low, _mm512_castps_si512(_mm512_cvtph_ps(high)));
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn widen_bf16<const STREAM: bool>(from: &[u16], to: &mut [f32]) {
-    let cut = Cut::new::<STREAM>(from, to);
-    portable::widen_bf16(cut.head.0, cut.head.1);
-    for (from, to) in cut.from.iter().zip(cut.to) {
-        let (low, high) = load_parts(from);
-        let low = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(low));
-        let high = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high));
-        store_f32::<STREAM>(to, low, high);
-    }
+    in_blocks::<STREAM, _, _>(
+        from,
+        to,
+        portable::widen_bf16,
+        |from, to| widen_bf16_block::<false>(from, to),
+        |from, to| widen_bf16_block::<STREAM>(from, to),
+    );
     fence::<STREAM>();
-    portable::widen_bf16(cut.tail.0, cut.tail.1);
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn widen_bf16_block<const STREAM: bool>(from: &[u16; BLOCK], to: &mut [f32; BLOCK]) {
+    let (low, high) = load_parts(from);
+    let low = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(low));
+    let high = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high));
+    store_f32::<STREAM>(to, low, high);
 }
 
 /// Lanes that compare with nothing are NaNs, in either vector.
@@ -153,7 +177,7 @@ fn store<const STREAM: bool, T, const N: usize>(to: &mut [T; N], bytes: __m512i)
     if STREAM {
         // SAFETY:
         // - in bounds: writes 64 bytes, as many as the array has;
-        // - aligned: `Cut::new::<STREAM>` begins blocks at multiples of 64;
+        // - aligned: `in_blocks` begins such blocks at multiples of 64;
         // - order: nobody reads it before the `fence` of the function that converts.
         unsafe { _mm512_stream_si512(to, bytes) };
     } else {
