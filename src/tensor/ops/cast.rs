@@ -217,8 +217,8 @@ fn convert_spans<S: Word, D: Element>(
         return unfit.or(unfit_second.map(|at| to_at + at));
     }
     let mut first_unfit: Option<usize> = None;
-    for_each_row(loops, from, |at, elements| {
-        let unfit = convert(elements, &mut to[at..at + elements.len()]);
+    for_each_row::<false, _, _>(loops, from, to, |at, elements, to| {
+        let unfit = convert(elements, to);
         // Rows come tile by tile, so a later one may hold an earlier element.
         if let Some(unfit) = unfit.map(|unfit| at + unfit) {
             first_unfit = Some(first_unfit.map_or(unfit, |first| first.min(unfit)));

@@ -144,8 +144,8 @@ fn copy_loops<const N: usize>(loops: &Loops, to: &mut [[u8; N]], from: &[[u8; N]
         return copy_rows(loops, row.size * N, to, from);
     }
     if row.to == 1 && loops.all().len() > 1 {
-        return for_each_row(loops, from, |at, elements| {
-            to[at..at + elements.len()].copy_from_slice(elements);
+        return for_each_row::<true, _, _>(loops, from, to, |_, elements, to| {
+            to.copy_from_slice(elements)
         });
     }
     loops.for_each(1, |to_at, from_at| {
