@@ -128,6 +128,7 @@ impl DType {
     }
 
     /// Width of one element in bits.
+    #[inline]
     #[must_use]
     pub const fn bits(self) -> usize {
         TABLE[self as usize].bits
@@ -137,6 +138,7 @@ impl DType {
     ///
     /// # Panics
     /// For `I4`, two of which share a byte: reason in [`bits`](DType::bits).
+    #[inline]
     #[must_use]
     #[track_caller]
     pub const fn bytes(self) -> usize {
@@ -169,12 +171,14 @@ impl DType {
     }
 
     /// Do several elements share a byte? Only `I4`'s do.
+    #[inline]
     #[must_use]
     pub const fn is_sub_byte(self) -> bool {
         self.bits() < 8
     }
 
     /// Can it only be named and sized so far? No tensor of it can be made.
+    #[inline]
     #[must_use]
     pub const fn is_reserved(self) -> bool {
         matches!(self, Self::F8E4M3 | Self::F8E5M2 | Self::I4)

@@ -257,6 +257,7 @@ impl Strides {
     }
 
     /// The number of dimensions.
+    #[inline]
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.dims.rank as usize
@@ -290,6 +291,7 @@ impl Strides {
     ///
     /// A dimension of size 1 puts no condition on its stride, and a shape without
     /// elements none at all.
+    #[inline]
     #[must_use]
     pub fn are_contiguous_for(&self, shape: &Shape) -> bool {
         if shape.rank() != self.rank() {
