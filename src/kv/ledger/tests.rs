@@ -24,6 +24,7 @@ fn two_sequences() -> (Ledger, TableRows) {
         ledger
             .grow(0, &[1, 2, 3, 4, 5, 6], 2, &rows)
             .unwrap()
+            .copy
             .is_none()
     );
     ledger.commit(0, 6, &rows);
