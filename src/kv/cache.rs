@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 use crate::types::Device;
 
 use super::layout::{BLOCK_ALIGN, Part};
-use super::ledger::{Ask, Copy, Grown, KvCounters, Ledger, Shadow, TableRows};
+use super::ledger::{Ask, Copy, Grown, KvCounters, Ledger, Opened, Shadow, TableRows};
 use super::lender::Lender;
 use super::{BlockFill, KvError, KvOptions, KvSpec, Namespace, Pin, RegionLayout, Sequence};
 
@@ -248,7 +248,8 @@ impl KvCache {
     ) -> Result<Sequence, KvError> {
         let ask = self.ask(tokens, namespace, reserve, max_hit)?;
         let shared = self.shared();
-        let opened = shared.patiently(|ledger| ledger.open(&ask, &shared.rows))?;
+        let mut opened = Opened::default();
+        shared.patiently(|ledger| ledger.open(&ask, &shared.rows, &mut opened))?;
         let fresh = opened.fresh..ask.blocks;
         let held = ask.blocks.max(opened.fresh);
         let sequence = Sequence::new(self.clone(), opened.slot, held, opened.hit_tokens);
@@ -497,8 +498,9 @@ impl Shared {
         held: u32,
         blocks: u32,
     ) -> Result<(), KvError> {
-        let Grown { copy, cold } =
-            self.patiently(|ledger| ledger.grow(slot, new, blocks, &self.rows))?;
+        let mut grown = Grown::default();
+        self.patiently(|ledger| ledger.grow(slot, new, blocks, &self.rows, &mut grown))?;
+        let Grown { copy, cold } = grown;
         if cold {
             let target = copy.map(|copy| copy.entry);
             let entries = target.into_iter().chain(held..blocks);
@@ -520,16 +522,16 @@ impl Shared {
 
     /// Asks the ledger, again and again while it has too few blocks only because others are
     /// giving the memory of some back.
-    fn patiently<T>(
+    #[inline]
+    fn patiently(
         &self,
-        mut ask: impl FnMut(&mut Ledger) -> Result<T, KvError>,
-    ) -> Result<T, KvError> {
+        mut ask: impl FnMut(&mut Ledger) -> Result<(), KvError>,
+    ) -> Result<(), KvError> {
         let mut patience = Patience::default();
         loop {
-            let (answer, must_wait) = self.ledger.with(|ledger| {
-                let answer = ask(ledger);
-                let must_wait = (answer.as_ref().err()).is_some_and(|e| ledger.must_wait(e));
-                (answer, must_wait)
+            let mut must_wait = false;
+            let answer = self.ledger.with(|ledger| {
+                ask(ledger).inspect_err(|error| must_wait = ledger.must_wait(error))
             });
             if !must_wait {
                 return answer;

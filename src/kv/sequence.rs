@@ -307,7 +307,8 @@ impl Sequence {
             });
         }
         let shape = spec.block_layout().stored(part)?;
-        let first = self.plane_ptr(layer, part, block).cast::<T>();
+        let at = self.plane_at(layer, part, block);
+        let first = self.shared().region.as_ptr().wrapping_add(at).cast::<T>();
         // SAFETY:
         // - one allocation, in bounds: the table names blocks of this region, and a plane
         //   ends inside its block's piece and a piece inside the region (`BlockLayout::new`
@@ -329,16 +330,17 @@ impl Sequence {
         Ok(Plane::new(slots, shape, spec.layout(), tokens))
     }
 
-    /// The address of one plane of the table's block `block`.
+    /// Where one plane of the table's block `block` lies: bytes from the region's start.
     #[inline]
-    pub(super) fn plane_ptr(&self, layer: usize, part: Part, block: usize) -> *mut u8 {
+    pub(super) fn plane_at(&self, layer: usize, part: Part, block: usize) -> usize {
         debug_assert!(
             block < self.held as usize,
             "block {block} of {} held",
             self.held
         );
         let shared = self.shared();
-        shared.plane_ptr(shared.rows.get(self.slot, block), layer, part)
+        let block = shared.rows.get(self.slot, block);
+        shared.layout.plane_at(block as usize, layer, part)
     }
 
     /// Makes the `tokens` slots behind the committed ones committed.

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use crate::types::half::{narrow_bf16, narrow_f16};
 use crate::types::{DType, Element, bf16, f16};
 
-use super::layout::Part;
+use super::layout::{Part, PlaneLayout};
 use super::{KvError, LayerSet, Sequence};
 
 /// The new slots of one layer, from [`Step::layer_mut`](super::Step::layer_mut).
@@ -55,9 +55,7 @@ impl<'s> LayerMut<'s> {
         self.check_shape(Part::Values, values.len())?;
         let cache = self.sequence.shared().spec.dtype();
         if T::DTYPE == cache {
-            return self.scatter(keys, values, |from: &[T], to: &mut [T]| {
-                to.copy_from_slice(from)
-            });
+            return self.scatter(keys, values, copy_row::<T>);
         }
         match (cache, as_f32(keys), as_f32(values)) {
             (DType::F16, Some(keys), Some(values)) => {
@@ -91,20 +89,17 @@ impl<'s> LayerMut<'s> {
             });
         }
         let start = self.sequence.len();
-        let block = start / spec.block_tokens();
-        Ok(Runs {
+        let mut runs = Runs {
             sequence: self.sequence,
             written: self.written,
             layer: self.layer,
             start,
             end: start + self.tokens,
-            next: Some(Cursor {
-                block,
-                part: Part::Keys,
-                head: 0,
-            }),
+            at: None,
             lends: PhantomData,
-        })
+        };
+        runs.at = Some(runs.first_of(start / spec.block_tokens(), Part::Keys));
+        Ok(runs)
     }
 
     fn check_shape(&self, part: Part, got: usize) -> Result<(), KvError> {
@@ -136,26 +131,45 @@ impl<'s> LayerMut<'s> {
             written: &mut *self.written,
             ..*self
         };
-        for run in again.runs::<T>()? {
-            let from = match run.part {
+        let mut runs = again.runs::<T>()?;
+        while let Some((at, plane)) = runs.next_plane() {
+            let Cursor { shape, slot, .. } = at;
+            let token_stride = shape.heads * shape.dim;
+            let from = match at.part {
                 Part::Keys => keys,
                 Part::Values => values,
             };
-            let token_stride = run.all_heads * run.dim;
-            let from = &from[run.token * token_stride + run.head * run.dim..];
-            if run.heads == run.all_heads {
-                store(&from[..run.data.len()], run.data);
+            let from = &from[runs.token(at) * token_stride..];
+            if at.heads == shape.heads {
+                store(&from[..at.len], &mut plane[shape.row(0, slot)..][..at.len]);
                 continue;
             }
-            for (to, from) in run
-                .data
-                .chunks_exact_mut(run.dim)
-                .zip(from.chunks(token_stride))
-            {
-                store(&from[..run.dim], to);
+            for head in 0..shape.heads {
+                let rows = &mut plane[shape.row(head, slot)..][..at.len];
+                let from = from[head * shape.dim..].chunks(token_stride);
+                for (to, from) in rows.chunks_exact_mut(shape.dim).zip(from) {
+                    store(&from[..shape.dim], to);
+                }
             }
         }
         Ok(())
+    }
+}
+
+/// Copies a row; one of a usual head without a call.
+#[inline(always)]
+fn copy_row<T: Copy>(from: &[T], to: &mut [T]) {
+    match to.len() {
+        64 => copy_array::<T, 64>(from, to),
+        128 => copy_array::<T, 128>(from, to),
+        _ => to.copy_from_slice(from),
+    }
+}
+
+#[inline(always)]
+fn copy_array<T: Copy, const N: usize>(from: &[T], to: &mut [T]) {
+    if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut::<N>()) {
+        *to = *from;
     }
 }
 
@@ -188,8 +202,6 @@ pub struct Run<'r, T> {
     pub dim: usize,
     /// `[tokens, heads, dim]`, to be written.
     pub data: &'r mut [T],
-    /// Heads of the layer: the stride of a token-major source.
-    all_heads: usize,
 }
 
 /// The pieces of a layer's new slots, from [`LayerMut::runs`].
@@ -201,73 +213,119 @@ pub struct Runs<'r, T> {
     /// The new tokens, as positions in the sequence.
     start: usize,
     end: usize,
-    next: Option<Cursor>,
+    at: Option<Cursor<'r>>,
     lends: PhantomData<&'r mut [T]>,
 }
 
 /// Which piece comes next: block by block, keys before values, head by head.
-#[derive(Clone, Copy)]
-struct Cursor {
+#[derive(Debug, Clone, Copy)]
+struct Cursor<'r> {
     block: usize,
     part: Part,
+    shape: &'r PlaneLayout,
+    /// Heads of one piece, and its elements.
+    heads: usize,
+    len: usize,
+    /// The new slots of the block.
+    slot: usize,
+    tokens: usize,
+    /// Bytes from the region's start to the plane.
+    plane: usize,
     head: usize,
+}
+
+impl<'r, T> Runs<'r, T> {
+    /// The first piece of one plane that new tokens are in.
+    fn first_of(&self, block: usize, part: Part) -> Cursor<'r> {
+        let shared = self.sequence.shared();
+        let spec = &shared.spec;
+        let shape = spec.block_layout().part(part);
+        let heads = match shape.tokens_are_contiguous() {
+            true => shape.heads,
+            false => 1,
+        };
+        let block_start = block * spec.block_tokens();
+        let slot = self.start.saturating_sub(block_start);
+        let tokens = (self.end - block_start).min(spec.block_tokens()) - slot;
+        let cursor = Cursor {
+            block,
+            part,
+            shape,
+            heads,
+            len: tokens * heads * shape.dim,
+            slot,
+            tokens,
+            plane: self.sequence.plane_at(self.layer, part, block),
+            head: 0,
+        };
+        debug_assert!(
+            shape.row(shape.heads - heads, slot) + cursor.len <= shape.elements(),
+            "a run ends inside its plane"
+        );
+        cursor
+    }
+
+    /// The first piece behind the last one of a plane. The layer counts as written where
+    /// there is none.
+    fn go_behind(&mut self, Cursor { block, part, .. }: Cursor<'r>) {
+        let spec = &self.sequence.shared().spec;
+        let next = block + 1;
+        self.at = if part == Part::Keys && spec.has_values() {
+            Some(self.first_of(block, Part::Values))
+        } else if self.end > next * spec.block_tokens() {
+            Some(self.first_of(next, Part::Keys))
+        } else {
+            self.written.insert(self.layer);
+            None
+        };
+    }
+
+    /// The first token of a piece, counted from the step's first.
+    fn token(&self, at: Cursor<'r>) -> usize {
+        at.block * self.sequence.shared().spec.block_tokens() + at.slot - self.start
+    }
+
+    /// The address of a plane.
+    fn plane(&self, at: Cursor<'r>) -> *mut T {
+        let region = self.sequence.shared().region.as_ptr();
+        region.wrapping_add(at.plane).cast::<T>()
+    }
+
+    /// A whole plane, slots that are not new included, and the first of its pieces; those
+    /// are not lent again. To be called before a piece of the plane was.
+    fn next_plane(&mut self) -> Option<(Cursor<'r>, &'r mut [T])>
+    where
+        T: Element,
+    {
+        let at = self.at?;
+        self.go_behind(at);
+        // SAFETY: as in `next`: all of the plane is in bounds, aligned and initialised, and
+        // this sequence's alone. No piece of it was lent, and none will be.
+        let plane = unsafe { std::slice::from_raw_parts_mut(self.plane(at), at.shape.elements()) };
+        Some((at, plane))
+    }
 }
 
 impl<'r, T: Element> Iterator for Runs<'r, T> {
     type Item = Run<'r, T>;
 
+    #[inline]
     fn next(&mut self) -> Option<Run<'r, T>> {
-        let Cursor { block, part, head } = self.next?;
-        let spec = &self.sequence.shared().spec;
-        let shape = spec.block_layout().part(part);
-        let heads = if shape.tokens_are_contiguous() {
-            shape.heads
+        let at = self.at?;
+        let behind = at.head + at.heads;
+        if behind < at.shape.heads {
+            self.at = Some(Cursor { head: behind, ..at });
         } else {
-            1
-        };
-
-        let block_start = block * spec.block_tokens();
-        let first_slot = self.start.saturating_sub(block_start);
-        let end_slot = (self.end - block_start).min(spec.block_tokens());
-        let tokens = end_slot - first_slot;
-        let len = tokens * heads * shape.dim;
-        let from = shape.row(head, first_slot);
-        debug_assert!(
-            from + len <= shape.elements(),
-            "a run ends inside its plane"
-        );
-
-        let block_ends_the_step = self.end <= block_start + spec.block_tokens();
-        self.next = match part {
-            _ if head + heads < shape.heads => Some(Cursor {
-                block,
-                part,
-                head: head + heads,
-            }),
-            Part::Keys if spec.has_values() => Some(Cursor {
-                block,
-                part: Part::Values,
-                head: 0,
-            }),
-            _ if !block_ends_the_step => Some(Cursor {
-                block: block + 1,
-                part: Part::Keys,
-                head: 0,
-            }),
-            _ => None,
-        };
-        if self.next.is_none() {
-            self.written.insert(self.layer);
+            self.go_behind(at);
         }
-
-        let plane = self.sequence.plane_ptr(self.layer, part, block).cast::<T>();
-        let first = plane.wrapping_add(from);
+        let first = self.plane(at).wrapping_add(at.shape.row(at.head, at.slot));
+        let len = at.len;
         // SAFETY:
         // - one allocation, in bounds: the sequence holds the blocks of its new tokens, the
         //   table names blocks of this region, `layer_mut` checked the layer, values are not
         //   visited where there are none, and the run ends inside its plane because slots and
         //   heads are below the spec's (`BlockLayout::new` and `RegionLayout::new` measured);
-        // - aligned: see `Sequence::plane`; `from` counts whole elements;
+        // - aligned: see `Sequence::plane`; rows count whole elements;
         // - initialised: a `Buffer`'s bytes always are, `T` takes every bit pattern, and by
         //   `Element`'s contract what is written through it has no padding;
         // - exclusive: the block is in no other table and not registered, for `append` took it
@@ -281,14 +339,13 @@ impl<'r, T: Element> Iterator for Runs<'r, T> {
         // - at most `isize::MAX` bytes: the region is.
         let data = unsafe { std::slice::from_raw_parts_mut(first, len) };
         Some(Run {
-            part,
-            head,
-            heads,
-            token: block_start + first_slot - self.start,
-            tokens,
-            dim: shape.dim,
+            part: at.part,
+            head: at.head,
+            heads: at.heads,
+            token: self.token(at),
+            tokens: at.tokens,
+            dim: at.shape.dim,
             data,
-            all_heads: shape.heads,
         })
     }
 }

@@ -58,7 +58,10 @@ impl HitWindow {
 
     pub(super) fn add(&mut self, query: u64, hit: u64) {
         let (old_query, old_hit) = std::mem::replace(&mut self.ring[self.next], (query, hit));
-        self.next = (self.next + 1) % self.ring.len();
+        self.next += 1;
+        if self.next == self.ring.len() {
+            self.next = 0;
+        }
         self.query += query;
         self.query -= old_query;
         self.hit += hit;

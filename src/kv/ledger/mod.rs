@@ -161,8 +161,9 @@ pub(super) struct Copy {
     pub(super) entry: u32,
 }
 
-/// A sequence that began.
-#[derive(Debug)]
+/// A sequence that began. Filled in by [`Ledger::open`] where it lies: moved out of a
+/// `Result` it would be copied in wide pieces that wait for the narrow ones it was written in.
+#[derive(Debug, Default)]
 pub(super) struct Opened {
     pub(super) slot: u32,
     pub(super) hit_tokens: usize,
@@ -173,8 +174,8 @@ pub(super) struct Opened {
     pub(super) copy: Option<Copy>,
 }
 
-/// A sequence that has room for more.
-#[derive(Debug)]
+/// A sequence that has room for more. Filled in as [`Opened`] is.
+#[derive(Debug, Default)]
 pub(super) struct Grown {
     pub(super) copy: Option<Copy>,
     /// Is the memory of some of its new blocks to be counted again?
@@ -319,7 +320,12 @@ impl Ledger {
     }
 
     /// A slot whose table holds what is there and new blocks for the rest; all or nothing.
-    pub(super) fn open(&mut self, ask: &Ask<'_>, rows: &TableRows) -> Result<Opened, KvError> {
+    pub(super) fn open(
+        &mut self,
+        ask: &Ask<'_>,
+        rows: &TableRows,
+        opened: &mut Opened,
+    ) -> Result<(), KvError> {
         let slot = self.free_slots.next().ok_or(KvError::OutOfSequences {
             max: self.slots.len(),
         })?;
@@ -361,15 +367,15 @@ impl Ledger {
         self.counters.hit_tokens += hit;
         self.counters.hit_blocks += u64::from(plan.matched);
         self.window.add(query, hit);
-        Ok(Opened {
-            slot,
-            hit_tokens: plan.hit_tokens,
-            fresh: plan.matched,
-            cold: self.blocks.cold.len < cold_before,
-            copy,
-        })
+        opened.slot = slot;
+        opened.hit_tokens = plan.hit_tokens;
+        opened.fresh = plan.matched;
+        opened.cold = self.blocks.cold.len < cold_before;
+        opened.copy = copy;
+        Ok(())
     }
 
+    #[cold]
     fn out_of_blocks(&self, need: usize, evictable: usize) -> KvError {
         KvError::OutOfBlocks {
             need,
@@ -427,7 +433,8 @@ impl Ledger {
         new: &[u32],
         blocks: u32,
         rows: &TableRows,
-    ) -> Result<Grown, KvError> {
+        grown: &mut Grown,
+    ) -> Result<(), KvError> {
         let Slot {
             held,
             shared,
@@ -474,10 +481,9 @@ impl Ledger {
         if mutant::is(Mutant::KvRegistersEarly) {
             self.register_full(slot, tokens + new.len(), rows);
         }
-        Ok(Grown {
-            copy,
-            cold: self.blocks.cold.len < cold_before,
-        })
+        grown.copy = copy;
+        grown.cold = self.blocks.cold.len < cold_before;
+        Ok(())
     }
 
     /// Must the partly filled last block not be written, because others read it?

@@ -20,13 +20,9 @@ fn two_sequences() -> (Ledger, TableRows) {
     let rows = TableRows::new(3, 4).unwrap();
     let mut ledger = Ledger::new(6, 3, 4, &KvOptions::default(), shadow).unwrap();
     open(&mut ledger, &rows, &[1, 2, 3, 4, 5, 6]);
-    assert!(
-        ledger
-            .grow(0, &[1, 2, 3, 4, 5, 6], 2, &rows)
-            .unwrap()
-            .copy
-            .is_none()
-    );
+    let mut grown = Grown::default();
+    (ledger.grow(0, &[1, 2, 3, 4, 5, 6], 2, &rows, &mut grown)).unwrap();
+    assert!(grown.copy.is_none());
     ledger.commit(0, 6, &rows);
     open(&mut ledger, &rows, &[9]);
     ledger.check(&rows).unwrap();
@@ -40,7 +36,9 @@ fn open(ledger: &mut Ledger, rows: &TableRows, tokens: &[u32]) -> Opened {
         blocks: u32::try_from(tokens.len().div_ceil(4)).unwrap(),
         max_hit: tokens.len(),
     };
-    ledger.open(&ask, rows).unwrap()
+    let mut opened = Opened::default();
+    ledger.open(&ask, rows, &mut opened).unwrap();
+    opened
 }
 
 #[track_caller]
