@@ -529,12 +529,17 @@ impl Shared {
     ) -> Result<(), KvError> {
         let mut patience = Patience::default();
         loop {
-            let mut must_wait = false;
-            let answer = self.ledger.with(|ledger| {
-                ask(ledger).inspect_err(|error| must_wait = ledger.must_wait(error))
+            // Out of the way of who is not refused: an error is large.
+            let mut refused = None;
+            self.ledger.with(|ledger| {
+                if let Err(error) = ask(ledger) {
+                    refused = Some((error, ledger.must_wait(&error)));
+                }
             });
-            if !must_wait {
-                return answer;
+            match refused {
+                None => return Ok(()),
+                Some((error, false)) => return Err(error),
+                Some((_, true)) => {}
             }
             patience.wait();
         }

@@ -144,6 +144,13 @@ impl<'s> LayerMut<'s> {
                 store(&from[..at.len], &mut plane[shape.row(0, slot)..][..at.len]);
                 continue;
             }
+            if at.tokens == 1 {
+                // A token that was decoded: a row for each head, with nothing else between.
+                for (head, from) in from[..token_stride].chunks_exact(shape.dim).enumerate() {
+                    store(from, &mut plane[shape.row(head, slot)..][..from.len()]);
+                }
+                continue;
+            }
             for head in 0..shape.heads {
                 let rows = &mut plane[shape.row(head, slot)..][..at.len];
                 let from = from[head * shape.dim..].chunks(token_stride);

@@ -581,6 +581,9 @@ impl Ledger {
             namespace,
             ..
         } = self.slots[slot as usize];
+        if tokens == 0 {
+            return;
+        }
         let block_tokens = self.blocks.block_tokens;
         let (tail, filled) = (tokens / block_tokens, tokens % block_tokens);
         if !self.partial || filled == 0 || tail < shared as usize {
