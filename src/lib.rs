@@ -74,3 +74,8 @@ pub mod internals {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// And so are those of the chapter on the KV cache.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/kv.md")]
+mod kv_chapter {}

@@ -9,7 +9,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
-use tenslab::kv::{KvCache, KvDims, KvError, KvLimits, KvSpec, Namespace, Sequence};
+use tenslab::kv::{
+    KvCache, KvDims, KvError, KvLimits, KvSpec, Namespace, PageCsr, Sequence, padded_rows,
+    slot_mapping,
+};
 use tenslab::{DType, bf16, memory};
 
 thread_local! {
@@ -133,6 +136,75 @@ fn a_request_makes_no_heap_block() {
     assert_eq!(sum.unwrap(), (4 * 12 * 2 * 2 + 14) as f32);
     assert_eq!(blocks, 0);
     cache.check().unwrap();
+}
+
+/// A decode step of two sequences, with the tables of each in all forms.
+#[test]
+fn tables_for_kernels_are_made_in_buffers_that_are_there() {
+    let cache = cache(DType::BF16);
+    let empty = || cache.acquire(&[], &Namespace::default(), 0, None).unwrap();
+    let (mut a, mut b) = (empty(), empty());
+    let (mut rows, mut slots, mut pages) = (Vec::new(), Vec::new(), PageCsr::default());
+    let mut tables = |a: &mut Sequence, b: &mut Sequence, tokens: usize| {
+        let mut steps = [a.append(&[0; 28][..tokens])?, b.append(&[1; 28][..tokens])?];
+        let width = padded_rows(&steps, None, -1, &mut rows)?;
+        slot_mapping(&steps, &mut slots)?;
+        pages.fill(&steps)?;
+        assert_eq!((rows.len(), slots.len()), (2 * width, 2 * tokens));
+        for step in &mut steps {
+            for layer in 0..DIMS.layers {
+                step.layer_mut(layer)?.runs::<bf16>()?.for_each(drop);
+            }
+        }
+        steps.into_iter().try_for_each(|step| step.commit())
+    };
+    // The longest step makes the buffers as large as they get.
+    let (blocks, warm) = heap_blocks(|| tables(&mut a, &mut b, 28));
+    warm.unwrap();
+    assert!(blocks > 0, "the buffers were empty");
+    a.truncate(0).unwrap();
+    b.truncate(0).unwrap();
+    for _ in 0..28 {
+        let (blocks, done) = heap_blocks(|| tables(&mut a, &mut b, 1));
+        done.unwrap();
+        assert_eq!(blocks, 0);
+    }
+}
+
+/// lessons/kv.md #21: many blocks at one time, and as many evictions.
+#[test]
+fn hundreds_of_blocks_and_evictions_make_no_heap_block() {
+    let limits = KvLimits {
+        blocks: 600,
+        max_sequences: 2,
+        max_blocks_per_sequence: 600,
+    };
+    let spec = KvSpec::new(DIMS, DType::BF16).unwrap();
+    let cache = KvCache::new(spec, limits, memory::cpu()).unwrap();
+    let prompt: Vec<u32> = (0..2400).collect();
+    let reserve = |tokens| {
+        cache
+            .acquire(&[], &Namespace::default(), tokens, None)
+            .map(drop)
+    };
+    let (blocks, done) = heap_blocks(|| reserve(4 * 500));
+    done.unwrap();
+    assert_eq!(blocks, 0);
+
+    let mut sequence = cache
+        .acquire(&prompt, &Namespace::default(), 0, None)
+        .unwrap();
+    let mut step = sequence.append(&prompt).unwrap();
+    for layer in 0..DIMS.layers {
+        let runs = step.layer_mut(layer).unwrap().runs::<bf16>().unwrap();
+        runs.for_each(drop);
+    }
+    step.commit().unwrap();
+    drop(sequence);
+    assert_eq!(cache.stats().blocks_idle, 600);
+    let (blocks, done) = heap_blocks(|| reserve(4 * 500));
+    done.unwrap();
+    assert_eq!((blocks, cache.counters().evicted_for_space), (0, 500));
 }
 
 #[test]

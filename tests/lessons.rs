@@ -13,7 +13,8 @@
 //! The lists are in `../shared/lessons`, where that is beside the checkout: rows of a table
 //! that begins with `#`, or paragraphs that begin with a number and a full stop. A list that
 //! has neither is counted through: each row of a table, each bullet, each paragraph. What a
-//! list reports by number, as `#24`, has to be named by a row too.
+//! list reports by number, as `#24`, has to be named by a row too. A list that numbers each of
+//! its parts anew is taken in parts, `lessons/kv.md#Complaints`, and then in all of them.
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 mod shared_data;
@@ -101,6 +102,29 @@ fn missing(root: &Path, test: &str) -> Option<String> {
     let attributes = above.take_while(|line| line.starts_with(['#', '/']));
     let is_test = attributes.into_iter().any(|line| *line == "#[test]");
     (!is_test).then(|| format!("{test}: a function, but no test"))
+}
+
+/// The part of a list whose heading begins so.
+fn part<'a>(list: &'a str, name: &str) -> Option<&'a str> {
+    let mut parts = list.split("\n## ").skip(1);
+    parts.find(|part| part.starts_with(name))
+}
+
+/// Parts of `list` that are not among those that a page has.
+fn absent_parts(list_name: &str, list: &str, named: &BTreeSet<String>) -> Vec<String> {
+    let names = named.iter().filter_map(|name| name.split_once('#'));
+    let taken: Vec<&str> = names
+        .filter(|(file, _)| *file == list_name)
+        .map(|(_, part)| part)
+        .collect();
+    if taken.is_empty() {
+        return Vec::new();
+    }
+    let headings = list.lines().filter_map(|line| line.strip_prefix("## "));
+    headings
+        .filter(|heading| !taken.iter().any(|name| heading.starts_with(name)))
+        .map(|heading| format!("{list_name}: the part {heading} is missing"))
+        .collect()
 }
 
 /// The numbers that a list gives its rows, if it does.
@@ -266,15 +290,28 @@ fn no_row_of_a_list_is_missing() {
             if !lists.insert(name.clone()) {
                 continue;
             }
-            let Some(path) = shared_data::shared(&format!("../{name}")) else {
+            let (file, heading) = name.split_once('#').unwrap_or((&name, ""));
+            let Some(path) = shared_data::shared(&format!("../{file}")) else {
                 continue;
             };
             let list = fs::read_to_string(path).unwrap();
-            let wrong = uncovered(&name, &list, &rows);
+            let of_row = match heading {
+                "" => &list,
+                heading => part(&list, heading)
+                    .unwrap_or_else(|| panic!("docs/{page}: {file} has no part {heading}")),
+            };
+            let mut wrong = uncovered(&name, of_row, &rows);
+            let of_page = rows.iter().filter_map(|row| row.list.clone()).collect();
+            wrong.extend(absent_parts(file, &list, &of_page));
             assert!(wrong.is_empty(), "docs/{page}: {}", wrong.join("\n"));
         }
     }
-    let expected = ["lessons/allocators.md", "lessons/tensor.md"];
+    let expected = [
+        "lessons/allocators.md",
+        "lessons/tensor.md",
+        "lessons/kv.md#Complaints",
+        "lessons/kv.md#Scenarios",
+    ];
     assert!(
         expected.iter().all(|&name| lists.contains(name)),
         "{lists:?}"
@@ -353,4 +390,33 @@ fn a_list_without_numbers_is_counted_through() {
     }
     let beyond = uncovered("lessons/x.md", list, &page(&["9"]));
     assert_eq!(beyond[0], "lessons/x.md has no second row 9");
+}
+
+/// Nor can one that numbers its parts anew.
+#[test]
+fn a_list_in_parts_is_looked_through_part_by_part() {
+    let list = "# A list\n## One, and more\n1. a\n2. b\n\n## Two\n1. c\n3. d\n";
+    let page = |named: &str, ids: &str| {
+        let head = format!("Rows of `lessons/x.md#{named}`.\n\n| # | tests |\n|---|---|\n");
+        let row = |id: char| format!("| {id} | later: all |\n");
+        rows(&(head + &ids.chars().map(row).collect::<String>()))
+    };
+    let problems = |named: &str, ids: &str| {
+        let name = format!("lessons/x.md#{named}");
+        uncovered(&name, part(list, named).unwrap(), &page(named, ids))
+    };
+    assert_eq!(
+        (problems("One", "12"), problems("Two", "13")),
+        (vec![], vec![])
+    );
+    assert_eq!(problems("One", "1"), ["lessons/x.md#One: row 2 is missing"]);
+    assert_eq!(problems("Two", "12").len(), 2);
+    assert_eq!(part(list, "Three"), None);
+
+    let named = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    let absent = |names: &[&str]| absent_parts("lessons/x.md", list, &named(names));
+    assert!(absent(&["lessons/x.md#One", "lessons/x.md#Two"]).is_empty());
+    assert!(absent(&["lessons/x.md", "lessons/y.md#One"]).is_empty());
+    let missing = ["lessons/x.md: the part One, and more is missing"];
+    assert_eq!(absent(&["lessons/x.md#Two"]), missing);
 }

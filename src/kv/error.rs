@@ -128,6 +128,18 @@ pub enum KvError {
         /// Blocks in use.
         blocks: usize,
     },
+    /// Block tables of one batch must be of one cache, for a number means nothing elsewhere.
+    #[error("entry {index} of the batch is of another kv cache than those before it")]
+    OtherCache {
+        /// The first entry that is, counted from 0.
+        index: usize,
+    },
+    /// A sequence without tokens has no last page.
+    #[error("entry {index} of the batch has no tokens, and so no last page")]
+    NoTokens {
+        /// The entry, counted from 0.
+        index: usize,
+    },
     /// Blocks are never finished in a cache that does not share prefixes.
     #[error(
         "the kv cache shares no prefixes (KvOptions::with_prefix_caching), so it has no finished blocks"

@@ -108,7 +108,13 @@ impl Sequence {
     /// The blocks it holds, in token order: those with tokens and then those that
     /// are reserved.
     pub fn block_ids(&self) -> impl Iterator<Item = BlockId> + '_ {
-        (0..self.held as usize).map(|index| BlockId(self.shared().rows.get(self.slot, index)))
+        (0..self.held as usize).map(|index| self.block_id(index))
+    }
+
+    /// The block in entry `index` of its table, of those that it holds.
+    #[inline]
+    pub(super) fn block_id(&self, index: usize) -> BlockId {
+        BlockId(self.shared().rows.get(self.slot, index))
     }
 
     /// Begins to append `tokens`: slots for them, to be written layer by layer. A long prompt

@@ -4,23 +4,28 @@
 //! and what happens when something runs out. `contents`: what is written is what is
 //! read, in every layout and dtype, where it lies; `one_component`: that without values.
 //! `prefix`: what is found, kept and evicted, after the unit tests of other engines
-//! (lessons/kv.md). `sharing`: forks, truncation, copies, tensors, pins. `threads`:
-//! several sequences at once. `model`: random operations against a model, byte for byte.
-//! `plan`: what a budget holds, and what a config file says.
+//! (lessons/kv.md). `sharing`: forks, truncation, copies, tensors, pins. `tables`: block tables
+//! for kernels. `threads`: several sequences at once. `region`: what the system sees of the
+//! region. `pressure`: memory that goes back. `lessons`: other cases of that list. `model`:
+//! random operations against a model, byte for byte. `plan`: what a budget holds, and what a
+//! config file says.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 #[cfg(tenslab_asan)]
 mod asan;
 mod contents;
+mod lessons;
 mod lifecycle;
 mod model;
 mod one_component;
 mod plan;
 mod prefix;
 mod pressure;
+mod region;
 mod sharing;
 mod spec;
+mod tables;
 mod threads;
 
 use std::fmt::Debug;
@@ -78,7 +83,9 @@ fn acquire(cache: &KvCache, tokens: usize) -> Result<Sequence, KvError> {
 
 /// The tokens whose keys and values are made from these salts.
 fn tokens(salts: &[u64]) -> Vec<u32> {
-    salts.iter().map(|&salt| salt as u32).collect()
+    (salts.iter())
+        .map(|&salt| u32::try_from(salt).unwrap())
+        .collect()
 }
 
 /// An element type of a cache, with a way to make one and to look at its bits.
@@ -251,7 +258,7 @@ fn assert_computed(sequence: &Sequence, all: &[u32]) {
 fn prefix_salts(tokens: &[u32]) -> Vec<u64> {
     let mut salt = 0_u64;
     let mut fold = |&token: &u32| {
-        salt = (salt ^ u64::from(token) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        salt = (salt ^ (u64::from(token) + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         salt ^= salt >> 29;
         salt
     };

@@ -45,14 +45,14 @@ fn many_forks_of_a_tail_each_get_a_copy_but_one() {
     let first = prefill(&cache, &prompt, None).unwrap();
     let mut all: Vec<Sequence> = (0..3).map(|_| first.fork().unwrap()).collect();
     all.push(first);
-    for (index, sequence) in all.iter_mut().enumerate() {
-        let next = join(&prompt, &[100 + index as u32, 1, 2]);
+    for (index, sequence) in (0..).zip(&mut all) {
+        let next = join(&prompt, &[100 + index, 1, 2]);
         compute(sequence, &next);
         cache.check().unwrap();
     }
     assert_eq!(counted_copies(&cache), 3);
-    for (index, sequence) in all.iter().enumerate() {
-        assert_computed(sequence, &join(&prompt, &[100 + index as u32, 1, 2]));
+    for (index, sequence) in (0..).zip(&all) {
+        assert_computed(sequence, &join(&prompt, &[100 + index, 1, 2]));
     }
     drop(all);
     assert_eq!(cache.stats().blocks_used, 0);
