@@ -23,6 +23,7 @@ mod budget;
 mod guarded;
 mod harness;
 mod keep_alive;
+mod kv;
 mod magazines;
 mod meter;
 mod mutants;

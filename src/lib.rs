@@ -62,11 +62,13 @@ pub use self::memory::{Allocator, Buffer, CpuAllocator, SharedAllocator, SlabAll
 pub use self::tensor::{Tensor, ops};
 pub use self::types::{Bool8, DType, Device, Element, Shape, Strides, bf16, f16};
 
-/// What the loom models need of the insides.
-#[cfg(loom)]
+/// What the loom models and the tests of mutants need of the insides.
+#[cfg(any(loom, tenslab_mutants))]
 pub mod internals {
+    #[cfg(loom)]
     pub use crate::memory::{Biased, KeepAlive, Seats, StateWord};
     pub use crate::mutant::{Mutant, VARIABLE};
+    #[cfg(loom)]
     pub use crate::sync::set_worker;
 }
 

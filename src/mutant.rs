@@ -121,12 +121,32 @@ pub enum Mutant {
     KvCopiesKeysOnly,
     /// KV admission: the watermark counts for the only request, too.
     KvWatermarkForFirst,
+    /// KV cache: a request is planned under one lock, its blocks are taken under another.
+    KvOpensTwoSteps,
+    /// KV cache: room to grow is found under one lock, used under another.
+    KvGrowsTwoSteps,
+    /// KV cache: the new end of a table is held under another lock than the old one let go.
+    KvTruncatesTwoSteps,
+    /// KV cache: a prefix is found under one lock, pinned under another.
+    KvPinTwoSteps,
+    /// KV cache: a block is registered under one lock, held under another.
+    KvCommitTwoSteps,
+    /// KV cache: a slot is free before its blocks are back.
+    KvSlotGoesFirst,
+    /// KV cache: a block that is copied is let go before the copy is made.
+    KvSourceGoesFirst,
+    /// KV cache: a block's tensor is no use of it.
+    KvLendsUnheld,
+    /// KV cache: a block is free before its memory went back.
+    KvPutsBackFirst,
+    /// KV cache: who is refused does not wait for blocks whose memory is going back.
+    KvForgetsMoving,
 }
 
 #[cfg(any(loom, tenslab_tsan, tenslab_mutants))]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 56] = [
+    pub const ALL: [Mutant; 66] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -183,6 +203,16 @@ impl Mutant {
         Mutant::KvTruncatedKeepsKey,
         Mutant::KvCopiesKeysOnly,
         Mutant::KvWatermarkForFirst,
+        Mutant::KvOpensTwoSteps,
+        Mutant::KvGrowsTwoSteps,
+        Mutant::KvTruncatesTwoSteps,
+        Mutant::KvPinTwoSteps,
+        Mutant::KvCommitTwoSteps,
+        Mutant::KvSlotGoesFirst,
+        Mutant::KvSourceGoesFirst,
+        Mutant::KvLendsUnheld,
+        Mutant::KvPutsBackFirst,
+        Mutant::KvForgetsMoving,
     ];
 }
 

@@ -24,6 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
+use tenslab::kv::{
+    KvCache, KvDims, KvError, KvLimits, KvOptions, KvSpec, Namespace, PrefixHash, Sequence,
+};
 use tenslab::memory::{
     Allocator, Budget, Buffer, CpuAllocator, Limit, Meter, SharedAllocator, SlabAllocator, Storage,
     Tag, Trace,
@@ -265,6 +268,94 @@ fn guards_and_freezing_pass_the_bytes_on() {
     assert_eq!(allocator.outstanding(), 0);
 }
 
+/// Two threads find each other's prefixes, fork them, copy what both go on behind, and drop
+/// them in turn. There are fewer blocks than they want, so they evict each other's.
+#[test]
+fn sequences_share_prefixes_and_take_each_others_blocks() {
+    const WIDTH: usize = 64;
+
+    /// Appends those of the tokens that are not there: each is its key and its value.
+    fn extend(sequence: &mut Sequence, all: &[u32]) -> Result<(), KvError> {
+        let new = &all[sequence.len()..];
+        let rows: Vec<f32> = (new.iter().flat_map(|&token| [token as f32; WIDTH])).collect();
+        let mut step = sequence.append(new)?;
+        step.layer_mut(0)?.write(&rows, &rows)?;
+        step.commit()
+    }
+
+    fn assert_holds(sequence: &Sequence, all: &[u32]) {
+        for (block, tokens) in all[..sequence.len()].chunks(4).enumerate() {
+            let keys = sequence.keys_head::<f32>(0, block, 0).unwrap();
+            let values = sequence.values_head::<f32>(0, block, 0).unwrap();
+            let rows = keys.chunks(WIDTH).zip(values.chunks(WIDTH));
+            for (&token, (key, value)) in tokens.iter().zip(rows) {
+                assert!(key.iter().chain(value).all(|&each| each == token as f32));
+            }
+        }
+    }
+
+    fn round(cache: &KvCache, prompt: &[u32], own: u32) -> Result<(), KvError> {
+        let mut a = cache.acquire(prompt, &Namespace::default(), 0, None)?;
+        assert_holds(&a, prompt);
+        extend(&mut a, prompt)?;
+        let mut b = a.fork()?;
+        let tensor = a.keys_tensor(0, 1)?;
+        let [with_a, with_b] = [own, own + 10].map(|next| [prompt, &[next]].concat());
+        extend(&mut a, &with_a)?;
+        extend(&mut b, &with_b)?;
+        assert_holds(&a, &with_a);
+        drop(a);
+        assert_holds(&b, &with_b);
+        b.truncate(6)?;
+        extend(&mut b, &[&prompt[..6], &[own + 20]].concat())?;
+        drop(b);
+        let read = tensor.read::<f32>().unwrap();
+        assert_eq!(
+            (read[0], read[4 * WIDTH - 1]),
+            (prompt[4] as f32, prompt[7] as f32)
+        );
+        Ok(())
+    }
+
+    let dims = KvDims {
+        layers: 1,
+        kv_heads: 1,
+        key_dim: WIDTH,
+        value_dim: WIDTH,
+        block_tokens: 4,
+    };
+    let limits = KvLimits {
+        blocks: 7,
+        max_sequences: 4,
+        max_blocks_per_sequence: 4,
+    };
+    let spec = KvSpec::new(dims, DType::F32).unwrap();
+    let options = KvOptions::default().with_hash(PrefixHash::seeded(1));
+    let allocator = SharedAllocator::new(CpuAllocator::new());
+    let cache = KvCache::with_options(spec, limits, &options, &allocator).unwrap();
+    let ended = Arc::new(AtomicUsize::new(0));
+    let threads = [1000, 2000].map(|own| {
+        let (cache, ended) = (cache.clone(), Arc::clone(&ended));
+        spawn(move || {
+            for first in [0, 100, 200].into_iter().cycle().take(4 * ROUNDS) {
+                let prompt: Vec<u32> = (first..first + 10).collect();
+                match round(&cache, &prompt, own) {
+                    // Relaxed: it is looked at after the threads are joined.
+                    Ok(()) => drop(ended.fetch_add(1, Ordering::Relaxed)),
+                    Err(error) => assert!(matches!(error, KvError::OutOfBlocks { .. })),
+                }
+            }
+        })
+    });
+    join(threads);
+    cache.check().unwrap();
+    let (stats, counters) = (cache.stats(), cache.counters());
+    assert_eq!((stats.sequences, stats.blocks_used), (0, 0));
+    assert!(ended.load(Ordering::Relaxed) > 0);
+    assert!(counters.hit_blocks > 0 && counters.copied_blocks > 0);
+    assert!(counters.evicted_for_space > 0);
+}
+
 /// The sanitizer is there, and it sees what is wrong in the code above.
 #[cfg(tenslab_tsan)]
 mod seen {
@@ -329,6 +420,7 @@ mod seen {
         let blocks = "blocks_change_hands_through_magazines_steals_and_trims";
         let views = "the_last_of_two_views_gives_the_bytes_back";
         let guards = "guards_and_freezing_pass_the_bytes_on";
+        let prefixes = "sequences_share_prefixes_and_take_each_others_blocks";
         let wrong = [
             ("SeatOwnerRelaxed", blocks),
             ("SeatLeaveRelaxed", blocks),
@@ -337,6 +429,8 @@ mod seen {
             ("WriterRelaxed", guards),
             ("ReleaseRelaxed", guards),
             ("FreezeRelaxed", guards),
+            ("KvWritesShared", prefixes),
+            ("KvRegistersEarly", prefixes),
         ];
         for (mutant, story) in wrong {
             assert!(is_reported(story, MUTANT, mutant), "{mutant} was not seen");

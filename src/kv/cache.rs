@@ -12,6 +12,7 @@ use crate::types::Device;
 use super::layout::{BLOCK_ALIGN, Part};
 use super::ledger::{Ask, Copy, Grown, KvCounters, Ledger, Opened, Shadow, TableRows};
 use super::lender::Lender;
+use super::payload::Payload;
 use super::{BlockFill, KvError, KvOptions, KvSpec, Namespace, Pin, RegionLayout, Sequence};
 
 /// How much a [`KvCache`] holds. All of it is allocated when the cache is made.
@@ -106,6 +107,8 @@ pub(super) struct Shared {
     /// it may exist.
     pub(super) region: Buffer,
     pub(super) rows: TableRows,
+    /// For loom, which does not see the region.
+    pub(super) payload: Payload,
     options: KvOptions,
     pub(super) ledger: Biased<Ledger>,
 }
@@ -182,6 +185,7 @@ impl KvCache {
             layout,
             region,
             rows,
+            payload: Payload::new(limits.blocks),
             options: options.clone(),
             ledger: Biased::new(ledger),
         });
@@ -249,7 +253,7 @@ impl KvCache {
         let ask = self.ask(tokens, namespace, reserve, max_hit)?;
         let shared = self.shared();
         let mut opened = Opened::default();
-        shared.patiently(|ledger| ledger.open(&ask, &shared.rows, &mut opened))?;
+        shared.open(&ask, &mut opened)?;
         let fresh = opened.fresh..ask.blocks;
         let held = ask.blocks.max(opened.fresh);
         let sequence = Sequence::new(self.clone(), opened.slot, held, opened.hit_tokens);
@@ -320,7 +324,10 @@ impl KvCache {
     #[must_use]
     pub fn pin(&self, tokens: &[u32], namespace: &Namespace) -> Option<Pin> {
         let shared = self.shared();
-        let (block, tokens) = shared.ledger.with(|ledger| ledger.pin(tokens, namespace))?;
+        let (block, tokens) = match mutant::is(Mutant::KvPinTwoSteps) {
+            true => shared.pin_in_two_steps(tokens, namespace)?,
+            false => shared.ledger.with(|ledger| ledger.pin(tokens, namespace))?,
+        };
         Some(Pin::new(self.clone(), block, tokens))
     }
 
@@ -410,7 +417,9 @@ impl KvCache {
         };
         let start = NonNull::new(shared.plane_ptr(block, layer, part));
         let start = start.unwrap_or(NonNull::dangling());
-        shared.hold_outside(block);
+        if !mutant::is(Mutant::KvLendsUnheld) {
+            shared.hold_outside(block);
+        }
         let lent = Block::new(start, bytes, bytes, u64::from(block), Tag::Kv);
         // SAFETY: the lender takes a block back by its cookie, which is held for it until
         // then. The plane's bytes are inside the region, which the lender keeps, initialised,
@@ -489,6 +498,15 @@ impl Shared {
         u32::try_from(self.spec.blocks_for(tokens)).map_err(|_| too_long)
     }
 
+    /// A slot for who asks.
+    #[inline]
+    fn open(&self, ask: &Ask<'_>, opened: &mut Opened) -> Result<(), KvError> {
+        if mutant::is(Mutant::KvOpensTwoSteps) {
+            return self.open_in_two_steps(ask, opened);
+        }
+        self.patiently(|ledger| ledger.open(ask, &self.rows, opened))
+    }
+
     /// Room for `new` tokens behind the committed ones of the slot's sequence, whose table
     /// holds `held` blocks and is to hold `blocks`; all or nothing.
     pub(super) fn grow(
@@ -499,7 +517,12 @@ impl Shared {
         blocks: u32,
     ) -> Result<(), KvError> {
         let mut grown = Grown::default();
-        self.patiently(|ledger| ledger.grow(slot, new, blocks, &self.rows, &mut grown))?;
+        match mutant::is(Mutant::KvGrowsTwoSteps) {
+            true => self.grow_in_two_steps(slot, new, blocks, &mut grown)?,
+            false => {
+                self.patiently(|ledger| ledger.grow(slot, new, blocks, &self.rows, &mut grown))?
+            }
+        }
         let Grown { copy, cold } = grown;
         if cold {
             let target = copy.map(|copy| copy.entry);
@@ -539,6 +562,7 @@ impl Shared {
             match refused {
                 None => return Ok(()),
                 Some((error, false)) => return Err(error),
+                Some((error, true)) if mutant::is(Mutant::KvForgetsMoving) => return Err(error),
                 Some((_, true)) => {}
             }
             patience.wait();
@@ -552,11 +576,17 @@ impl Shared {
 
     /// Counts `tokens` more tokens of the slot as committed.
     pub(super) fn commit(&self, slot: u32, tokens: usize) {
+        if mutant::is(Mutant::KvCommitTwoSteps) {
+            return self.commit_in_two_steps(slot, tokens);
+        }
         (self.ledger).with(|ledger| ledger.commit(slot, tokens, &self.rows));
     }
 
     /// Shortens the slot's sequence. Returns the blocks that it has then.
     pub(super) fn truncate(&self, slot: u32, tokens: usize) -> u32 {
+        if mutant::is(Mutant::KvTruncatesTwoSteps) {
+            return self.truncate_in_two_steps(slot, tokens);
+        }
         (self.ledger).with(|ledger| ledger.truncate(slot, tokens, &self.rows))
     }
 
@@ -567,6 +597,9 @@ impl Shared {
 
     /// Ends the slot's sequence.
     pub(super) fn close(&self, slot: u32) {
+        if mutant::is(Mutant::KvSlotGoesFirst) {
+            return self.close_in_two_steps(slot);
+        }
         self.ledger.with(|ledger| ledger.close(slot, &self.rows));
     }
 
@@ -583,11 +616,12 @@ impl Shared {
     /// Makes a copy that the ledger wants, and lets go of its source.
     fn copy(&self, slot: u32, copy: Copy) {
         let to = self.rows.get(slot, copy.entry as usize);
+        if mutant::is(Mutant::KvSourceGoesFirst) {
+            self.release_outside(copy.from);
+        }
+        self.payload.read(|| copy.from);
+        self.payload.write(|| to);
         for ((from, bytes), (to, _)) in self.pieces(copy.from).zip(self.pieces(to)) {
-            let bytes = match mutant::is(Mutant::KvCopiesKeysOnly) {
-                true => self.layout.values_offset().unwrap_or(bytes),
-                false => bytes,
-            };
             // SAFETY:
             // - in bounds: pieces of two different blocks of this region, which have as many
             //   pieces and of the same length, and share no byte (the region's test);
@@ -597,7 +631,23 @@ impl Shared {
             // - `to` is this caller's alone: its block was taken for it, and is not registered.
             unsafe { to.copy_from_nonoverlapping(from, bytes) };
         }
-        self.release_outside(copy.from);
+        if mutant::is(Mutant::KvCopiesKeysOnly) && self.layout.values_offset().is_some() {
+            self.spoil_values(to);
+        }
+        if !mutant::is(Mutant::KvSourceGoesFirst) {
+            self.release_outside(copy.from);
+        }
+    }
+
+    /// What a copy has whose values were not copied.
+    fn spoil_values(&self, block: u32) {
+        let bytes =
+            self.spec.block_layout().part(Part::Values).elements() * self.spec.dtype().bytes();
+        for layer in 0..self.spec.layers() {
+            let start = self.plane_ptr(block, layer, Part::Values);
+            // SAFETY: a plane of a block that is the caller's alone, as in `copy`.
+            unsafe { start.write_bytes(0, bytes) };
+        }
     }
 
     /// Fills blocks that were taken just now, if they are to be filled.
@@ -609,7 +659,9 @@ impl Shared {
             BlockFill::Poison => 0xff,
         };
         for entry in entries {
-            for (start, bytes) in self.pieces(self.rows.get(slot, entry as usize)) {
+            let block = self.rows.get(slot, entry as usize);
+            self.payload.write(|| block);
+            for (start, bytes) in self.pieces(block) {
                 // SAFETY: a piece of a block of this region, which was taken for the caller
                 // just now and is in no other table, so nobody else has its bytes.
                 unsafe { start.write_bytes(byte, bytes) };

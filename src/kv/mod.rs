@@ -148,6 +148,7 @@ mod ledger;
 mod lender;
 mod namespace;
 mod options;
+mod payload;
 mod pin;
 mod plan;
 mod plane;
@@ -157,6 +158,7 @@ mod sequence;
 mod spec;
 mod step;
 mod tables;
+mod two_steps;
 mod write;
 
 pub use cache::{Admission, KvCache, KvLimits, KvStats};

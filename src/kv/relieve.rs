@@ -1,6 +1,9 @@
 //! Memory of blocks that nobody uses, given back while somebody else needs it.
 
-use crate::memory::{AllocError, Limit, PressureGuard};
+use crate::memory::AllocError;
+#[cfg(not(loom))]
+use crate::memory::{Limit, PressureGuard};
+use crate::mutant::{self, Mutant};
 
 use super::KvCache;
 use super::cache::Shared;
@@ -79,15 +82,16 @@ impl Shared {
             let (taken, evicted) = self.ledger.with(|ledger| ledger.take_out(blocks));
             relieved.evicted += evicted;
             let mut gone = [0; BATCH];
+            let puts_back_first = mutant::is(Mutant::KvPutsBackFirst);
+            if puts_back_first {
+                self.put_back(&blocks[..taken], &gone);
+            }
             for (gone, &block) in gone.iter_mut().zip(&blocks[..taken]) {
                 *gone = self.decommit_block(block);
             }
-            self.ledger.with(|ledger| {
-                // The one that was taken first is in front again.
-                for (&block, &gone) in blocks[..taken].iter().zip(&gone).rev() {
-                    ledger.put_back(block, gone > 0);
-                }
-            });
+            if !puts_back_first {
+                self.put_back(&blocks[..taken], &gone);
+            }
             let gone: usize = gone.iter().sum();
             relieved.bytes += gone;
             if gone == 0 {
@@ -97,10 +101,21 @@ impl Shared {
         relieved
     }
 
+    /// The end of their way: so many bytes of each went back.
+    fn put_back(&self, blocks: &[u32], gone: &[usize]) {
+        self.ledger.with(|ledger| {
+            // The one that was taken first is in front again.
+            for (&block, &gone) in blocks.iter().zip(gone).rev() {
+                ledger.put_back(block, gone > 0);
+            }
+        });
+    }
+
     /// Gives the memory of a block back. Returns how many bytes that was.
     ///
     /// The block was taken out by the caller, so nobody uses it.
     fn decommit_block(&self, block: u32) -> usize {
+        self.payload.write(|| block);
         let pieces = self.layout.block_pieces(block as usize);
         pieces
             .map(|range| {

@@ -315,6 +315,7 @@ impl Sequence {
         let shape = spec.block_layout().stored(part)?;
         let at = self.plane_at(layer, part, block);
         let first = self.shared().region.as_ptr().wrapping_add(at).cast::<T>();
+        (self.shared().payload).read(|| self.shared().rows.get(self.slot, block));
         // SAFETY:
         // - one allocation, in bounds: the table names blocks of this region, and a plane
         //   ends inside its block's piece and a piece inside the region (`BlockLayout::new`
@@ -334,6 +335,12 @@ impl Sequence {
         // - at most `isize::MAX` bytes: the region is.
         let slots = unsafe { std::slice::from_raw_parts(first, shape.elements()) };
         Ok(Plane::new(slots, shape, spec.layout(), tokens))
+    }
+
+    /// Tells loom that the table's block `block` is to be written.
+    #[inline]
+    pub(super) fn tell_write(&self, block: usize) {
+        (self.shared().payload).write(|| self.shared().rows.get(self.slot, block));
     }
 
     /// Where one plane of the table's block `block` lies: bytes from the region's start.

@@ -292,8 +292,9 @@ impl<'r, T> Runs<'r, T> {
         at.block * self.sequence.shared().spec.block_tokens() + at.slot - self.start
     }
 
-    /// The address of a plane.
+    /// The address of a plane that is lent now.
     fn plane(&self, at: Cursor<'r>) -> *mut T {
+        self.sequence.tell_write(at.block);
         let region = self.sequence.shared().region.as_ptr();
         region.wrapping_add(at.plane).cast::<T>()
     }

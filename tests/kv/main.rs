@@ -8,7 +8,8 @@
 //! for kernels. `threads`: several sequences at once. `region`: what the system sees of the
 //! region. `pressure`: memory that goes back. `lessons`: other cases of that list. `model`:
 //! random operations against a model, byte for byte. `plan`: what a budget holds, and what a
-//! config file says.
+//! config file says. `mutants`: wrong variants of the cache make these tests fail (`cargo
+//! kv-mutants`).
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
@@ -18,6 +19,8 @@ mod contents;
 mod lessons;
 mod lifecycle;
 mod model;
+#[cfg(tenslab_mutants)]
+mod mutants;
 mod one_component;
 mod plan;
 mod prefix;

@@ -334,6 +334,21 @@ fn the_older_prefix_goes_first() {
     assert_eq!(kept.hit_tokens(), 8);
 }
 
+/// What is evicted next has no child: of a chain the tail goes first, and what is left of it
+/// is found.
+#[test]
+fn the_tail_of_a_chain_goes_before_its_head() {
+    let cache = cache_with(&whole_blocks(), 4, 3, 4);
+    let chain = range(0, 12);
+    drop(prefill(&cache, &chain, None).unwrap());
+    let mut running = Vec::new();
+    for (from, kept) in [(100, 8), (200, 4), (300, 0)] {
+        running.push(prefill(&cache, &range(from, 4), None).unwrap());
+        let found = cache.admission(&chain, &Namespace::default(), 0, Some(12));
+        assert_eq!(found.unwrap().hit_tokens, kept);
+    }
+}
+
 /// Scenario 26 (TGI, frees_fully_overlapping): of two that compute the same the first one's
 /// blocks stay.
 #[test]

@@ -326,18 +326,42 @@ impl Ledger {
         rows: &TableRows,
         opened: &mut Opened,
     ) -> Result<(), KvError> {
+        let (slot, plan) = self.plan_slot(ask, rows)?;
+        self.open_slot(slot, plan, ask, rows, opened)
+    }
+
+    /// How a slot would be opened now, if there are one and blocks enough.
+    #[inline]
+    pub(super) fn plan_slot(
+        &mut self,
+        ask: &Ask<'_>,
+        rows: &TableRows,
+    ) -> Result<(u32, Plan), KvError> {
         let slot = self.free_slots.next().ok_or(KvError::OutOfSequences {
             max: self.slots.len(),
         })?;
         // The row of a slot that nobody has.
         let plan = self.plan(ask, |index, block| rows.set(slot, index, block));
-        if mutant::is(Mutant::KvNoRollback) && plan.end != NONE {
-            self.blocks.hold(plan.end);
-        }
         if plan.need > plan.free + plan.evictable - self.moving && !mutant::is(Mutant::KvChecksLate)
         {
+            if mutant::is(Mutant::KvNoRollback) && plan.end != NONE {
+                self.blocks.hold(plan.end);
+            }
             return Err(self.out_of_blocks(plan.need, plan.evictable));
         }
+        Ok((slot, plan))
+    }
+
+    /// Opens the slot as [planned](Self::plan_slot), under the same lock.
+    #[inline]
+    pub(super) fn open_slot(
+        &mut self,
+        slot: u32,
+        plan: Plan,
+        ask: &Ask<'_>,
+        rows: &TableRows,
+        opened: &mut Opened,
+    ) -> Result<(), KvError> {
         // Held before any block is taken: what is there must not be evicted for the rest.
         if plan.end != NONE && !mutant::is(Mutant::KvMatchesWithoutPin) {
             self.blocks.hold(plan.end);
@@ -435,6 +459,14 @@ impl Ledger {
         rows: &TableRows,
         grown: &mut Grown,
     ) -> Result<(), KvError> {
+        let copies = self.room(slot, blocks, rows)?;
+        self.grow_into(slot, new, blocks, copies, rows, grown)
+    }
+
+    /// Is its last block to be exchanged for a copy, if the slot's table is to have `blocks`
+    /// blocks and tokens behind its own? An error if there are too few blocks for that.
+    #[inline]
+    pub(super) fn room(&self, slot: u32, blocks: u32, rows: &TableRows) -> Result<bool, KvError> {
         let Slot {
             held,
             shared,
@@ -448,6 +480,28 @@ impl Ledger {
         if need > self.blocks.available() {
             return Err(self.out_of_blocks(need, self.blocks.idle.len));
         }
+        Ok(copies)
+    }
+
+    /// Uses the [room](Self::room) that was found under the same lock.
+    #[inline]
+    pub(super) fn grow_into(
+        &mut self,
+        slot: u32,
+        new: &[u32],
+        blocks: u32,
+        copies: bool,
+        rows: &TableRows,
+        grown: &mut Grown,
+    ) -> Result<(), KvError> {
+        let Slot {
+            held,
+            shared,
+            tokens,
+            ..
+        } = self.slots[slot as usize];
+        let block_tokens = self.blocks.block_tokens;
+        let (tail, filled) = (tokens / block_tokens, tokens % block_tokens);
         let cold_before = self.blocks.cold.len;
         let mut copy = None;
         if copies && let Some(to) = self.take_block() {
@@ -565,12 +619,38 @@ impl Ledger {
         self.register_partial(slot, rows);
         let Slot { shared, tokens, .. } = self.slots[slot as usize];
         self.give_back_tail(slot, shared, rows);
+        self.release_end(slot, rows);
+        self.total_tokens -= tokens;
+        self.slots[slot as usize] = Slot::default();
+        if !mutant::is(Mutant::KvSlotGoesFirst) {
+            self.give_slot_back(slot);
+        }
+    }
+
+    /// The last step of [`close`](Self::close).
+    pub(super) fn give_slot_back(&mut self, slot: u32) {
+        self.free_slots.give_back(slot);
+    }
+
+    /// Blocks of the slot's table that are registered, those in front.
+    pub(super) fn shared_block_count(&self, slot: u32) -> u32 {
+        self.slots[slot as usize].shared
+    }
+
+    /// A use of the end of the slot's shared part.
+    pub(super) fn hold_end(&mut self, slot: u32, rows: &TableRows) {
+        let shared = self.slots[slot as usize].shared;
+        if shared > 0 {
+            self.blocks.hold(rows.get(slot, shared as usize - 1));
+        }
+    }
+
+    /// The end of such a use.
+    pub(super) fn release_end(&mut self, slot: u32, rows: &TableRows) {
+        let shared = self.slots[slot as usize].shared;
         if shared > 0 {
             self.blocks.release(rows.get(slot, shared as usize - 1));
         }
-        self.total_tokens -= tokens;
-        self.slots[slot as usize] = Slot::default();
-        self.free_slots.give_back(slot);
     }
 
     /// Keeps the partly filled last block for who comes with the same beginning.
@@ -623,15 +703,16 @@ impl Ledger {
         let before = self.slots[slot as usize];
         let keep = u32::try_from(tokens.div_ceil(self.blocks.block_tokens)).unwrap_or(u32::MAX);
         self.give_back_tail(slot, keep.max(before.shared), rows);
+        self.slots[slot as usize].shared = before.shared.min(keep);
         if keep < before.shared {
-            if keep > 0 {
-                self.blocks.hold(rows.get(slot, keep as usize - 1));
+            // Held before the old end is let go, for it may be the last that holds it.
+            if !mutant::is(Mutant::KvTruncatesTwoSteps) {
+                self.hold_end(slot, rows);
             }
             self.blocks
                 .release(rows.get(slot, before.shared as usize - 1));
         }
         let after = &mut self.slots[slot as usize];
-        after.shared = before.shared.min(keep);
         after.held = after.held.min(keep);
         after.tokens = tokens;
         self.total_tokens -= before.tokens - tokens;
@@ -649,9 +730,7 @@ impl Ledger {
         for index in 0..held {
             rows.set(twin, index, rows.get(slot, index));
         }
-        if of.shared > 0 {
-            self.blocks.hold(rows.get(slot, of.shared as usize - 1));
-        }
+        self.hold_end(slot, rows);
         for index in of.shared as usize..held {
             self.blocks.record_mut(rows.get(slot, index)).uses += 1;
         }
@@ -666,6 +745,14 @@ impl Ledger {
     /// Holds the longest prefix of `tokens` that is there, for who is not a sequence: its
     /// last block and how many tokens it is.
     pub(super) fn pin(&mut self, tokens: &[u32], namespace: &Namespace) -> Option<(u32, usize)> {
+        let (end, tokens) = self.longest(tokens, namespace)?;
+        self.hold_outside(end);
+        Some((end, tokens))
+    }
+
+    /// The last block of the longest prefix of `tokens` that is there, and how many tokens
+    /// that is.
+    pub(super) fn longest(&self, tokens: &[u32], namespace: &Namespace) -> Option<(u32, usize)> {
         let ask = Ask {
             tokens,
             namespace,
@@ -673,11 +760,7 @@ impl Ledger {
             max_hit: tokens.len(),
         };
         let plan = self.plan(&ask, |_, _| ());
-        if plan.end == NONE {
-            return None;
-        }
-        self.hold_outside(plan.end);
-        Some((plan.end, plan.hit_tokens))
+        (plan.end != NONE).then_some((plan.end, plan.hit_tokens))
     }
 
     /// A use that is not of a table. Of a block that is registered.
