@@ -2,18 +2,18 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use crate::memory::poison::{poison, unpoison};
-use crate::memory::{Biased, Block, Buffer, SharedAllocator, Storage, Tag, populate};
+use crate::memory::poison::poison;
+use crate::memory::{Biased, Block, SharedAllocator, Storage, Tag, populate};
 use crate::mutant::{self, Mutant};
-use crate::sync::{Arc, Patience};
+use crate::sync::Arc;
 use crate::tensor::Tensor;
-use crate::types::Device;
 
 use super::layout::{BLOCK_ALIGN, Part};
-use super::ledger::{Ask, Copy, Grown, KvCounters, Ledger, Opened, Shadow, TableRows};
+use super::ledger::{Ask, KvCounters, Ledger, Opened, Shadow, TableRows};
 use super::lender::Lender;
 use super::payload::Payload;
-use super::{BlockFill, KvError, KvOptions, KvSpec, Namespace, Pin, RegionLayout, Sequence};
+use super::shared::Shared;
+use super::{Admission, KvError, KvOptions, KvSpec, Namespace, Pin, Sequence};
 
 /// How much a [`KvCache`] holds. All of it is allocated when the cache is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,25 +92,6 @@ struct Handle {
     shared: Arc<Shared>,
     /// Makes the buffers of tensors, which go back through it.
     lender: SharedAllocator,
-}
-
-/// What all handles, sequences and tensors of a cache share.
-pub(super) struct Shared {
-    pub(super) spec: KvSpec,
-    limits: KvLimits,
-    /// Tokens a sequence can have: its table, full.
-    pub(super) max_tokens: usize,
-    /// Where the planes lie in `region`, whose length is its `bytes`.
-    pub(super) layout: RegionLayout,
-    /// `blocks` x `block_bytes` bytes. Only ever reached through `as_ptr`: sequences
-    /// write disjoint parts of it at the same time, so no reference to the whole of
-    /// it may exist.
-    pub(super) region: Buffer,
-    pub(super) rows: TableRows,
-    /// For loom, which does not see the region.
-    pub(super) payload: Payload,
-    options: KvOptions,
-    pub(super) ledger: Biased<Ledger>,
 }
 
 impl KvCache {
@@ -446,259 +427,6 @@ impl KvCache {
     #[inline]
     pub(super) fn shared(&self) -> &Shared {
         &self.0.shared
-    }
-}
-
-/// What a request would find and need, from [`KvCache::admission`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Admission {
-    /// Tokens of the prompt that are there.
-    pub hit_tokens: usize,
-    /// Blocks to be taken for the rest and the reserve.
-    pub need: usize,
-    /// Blocks that are free.
-    pub free: usize,
-    /// Idle blocks that could be forgotten, those that the request would share not
-    /// included.
-    pub evictable: usize,
-    /// Living sequences.
-    pub sequences: usize,
-    /// Sequences that may live at one time.
-    pub max_sequences: usize,
-}
-
-impl Admission {
-    /// Does it fit, and do `watermark` blocks stay available, unless it is the only one?
-    #[must_use]
-    pub fn admits(&self, watermark: usize) -> bool {
-        let watermark = match self.sequences {
-            0 if !mutant::is(Mutant::KvWatermarkForFirst) => 0,
-            _ => watermark,
-        };
-        self.sequences < self.max_sequences
-            && self.need.saturating_add(watermark) <= self.free + self.evictable
-    }
-}
-
-impl Shared {
-    pub(super) fn device(&self) -> Device {
-        self.region.device()
-    }
-
-    /// Blocks that a table of `tokens` tokens has, if a table can be so long.
-    pub(super) fn table_blocks(&self, tokens: usize) -> Result<u32, KvError> {
-        let too_long = KvError::SequenceTooLong {
-            tokens,
-            max: self.max_tokens,
-        };
-        if tokens > self.max_tokens {
-            return Err(too_long);
-        }
-        u32::try_from(self.spec.blocks_for(tokens)).map_err(|_| too_long)
-    }
-
-    /// A slot for who asks.
-    #[inline]
-    fn open(&self, ask: &Ask<'_>, opened: &mut Opened) -> Result<(), KvError> {
-        if mutant::is(Mutant::KvOpensTwoSteps) {
-            return self.open_in_two_steps(ask, opened);
-        }
-        self.patiently(|ledger| ledger.open(ask, &self.rows, opened))
-    }
-
-    /// Room for `new` tokens behind the committed ones of the slot's sequence, whose table
-    /// holds `held` blocks and is to hold `blocks`; all or nothing.
-    pub(super) fn grow(
-        &self,
-        slot: u32,
-        new: &[u32],
-        held: u32,
-        blocks: u32,
-    ) -> Result<(), KvError> {
-        let mut grown = Grown::default();
-        match mutant::is(Mutant::KvGrowsTwoSteps) {
-            true => self.grow_in_two_steps(slot, new, blocks, &mut grown)?,
-            false => {
-                self.patiently(|ledger| ledger.grow(slot, new, blocks, &self.rows, &mut grown))?
-            }
-        }
-        let Grown { copy, cold } = grown;
-        if cold {
-            let target = copy.map(|copy| copy.entry);
-            let entries = target.into_iter().chain(held..blocks);
-            self.warm(slot, entries).inspect_err(|_| {
-                self.ledger.with(|ledger| {
-                    if let Some(copy) = copy {
-                        ledger.undo_copy(slot, copy, &self.rows);
-                    }
-                    ledger.give_back_tail(slot, held, &self.rows);
-                });
-            })?;
-        }
-        self.fill(slot, held..blocks);
-        if let Some(copy) = copy {
-            self.copy(slot, copy);
-        }
-        Ok(())
-    }
-
-    /// Asks the ledger, again and again while it has too few blocks only because others are
-    /// giving the memory of some back.
-    #[inline]
-    fn patiently(
-        &self,
-        mut ask: impl FnMut(&mut Ledger) -> Result<(), KvError>,
-    ) -> Result<(), KvError> {
-        let mut patience = Patience::default();
-        loop {
-            // Out of the way of who is not refused: an error is large.
-            let mut refused = None;
-            self.ledger.with(|ledger| {
-                if let Err(error) = ask(ledger) {
-                    refused = Some((error, ledger.must_wait(&error)));
-                }
-            });
-            match refused {
-                None => return Ok(()),
-                Some((error, false)) => return Err(error),
-                Some((error, true)) if mutant::is(Mutant::KvForgetsMoving) => return Err(error),
-                Some((_, true)) => {}
-            }
-            patience.wait();
-        }
-    }
-
-    /// Gives back the blocks behind the first `keep` of the slot's table, the last one first.
-    pub(super) fn give_back_tail(&self, slot: u32, keep: u32) {
-        (self.ledger).with(|ledger| ledger.give_back_tail(slot, keep, &self.rows));
-    }
-
-    /// Counts `tokens` more tokens of the slot as committed.
-    pub(super) fn commit(&self, slot: u32, tokens: usize) {
-        if mutant::is(Mutant::KvCommitTwoSteps) {
-            return self.commit_in_two_steps(slot, tokens);
-        }
-        (self.ledger).with(|ledger| ledger.commit(slot, tokens, &self.rows));
-    }
-
-    /// Shortens the slot's sequence. Returns the blocks that it has then.
-    pub(super) fn truncate(&self, slot: u32, tokens: usize) -> u32 {
-        if mutant::is(Mutant::KvTruncatesTwoSteps) {
-            return self.truncate_in_two_steps(slot, tokens);
-        }
-        (self.ledger).with(|ledger| ledger.truncate(slot, tokens, &self.rows))
-    }
-
-    /// A slot with the committed tokens of another.
-    pub(super) fn fork(&self, slot: u32) -> Result<u32, KvError> {
-        self.ledger.with(|ledger| ledger.fork(slot, &self.rows))
-    }
-
-    /// Ends the slot's sequence.
-    pub(super) fn close(&self, slot: u32) {
-        if mutant::is(Mutant::KvSlotGoesFirst) {
-            return self.close_in_two_steps(slot);
-        }
-        self.ledger.with(|ledger| ledger.close(slot, &self.rows));
-    }
-
-    /// One more use of a registered block, which somebody else uses meanwhile.
-    pub(super) fn hold_outside(&self, block: u32) {
-        self.ledger.with(|ledger| ledger.hold_outside(block));
-    }
-
-    /// The end of a use from [`hold_outside`](Self::hold_outside) or a pin.
-    pub(super) fn release_outside(&self, block: u32) {
-        self.ledger.with(|ledger| ledger.release_outside(block));
-    }
-
-    /// Makes a copy that the ledger wants, and lets go of its source.
-    fn copy(&self, slot: u32, copy: Copy) {
-        let to = self.rows.get(slot, copy.entry as usize);
-        if mutant::is(Mutant::KvSourceGoesFirst) {
-            self.release_outside(copy.from);
-        }
-        self.payload.read(|| copy.from);
-        self.payload.write(|| to);
-        for ((from, bytes), (to, _)) in self.pieces(copy.from).zip(self.pieces(to)) {
-            // SAFETY:
-            // - in bounds: pieces of two different blocks of this region, which have as many
-            //   pieces and of the same length, and share no byte (the region's test);
-            // - `from` is not written: its block is registered, or in several tables, and this
-            //   call's use of it keeps it so. What was written there happened before, for its
-            //   writer committed it under the ledger's lock;
-            // - `to` is this caller's alone: its block was taken for it, and is not registered.
-            unsafe { to.copy_from_nonoverlapping(from, bytes) };
-        }
-        if mutant::is(Mutant::KvCopiesKeysOnly) && self.layout.values_offset().is_some() {
-            self.spoil_values(to);
-        }
-        if !mutant::is(Mutant::KvSourceGoesFirst) {
-            self.release_outside(copy.from);
-        }
-    }
-
-    /// What a copy has whose values were not copied.
-    fn spoil_values(&self, block: u32) {
-        let bytes =
-            self.spec.block_layout().part(Part::Values).elements() * self.spec.dtype().bytes();
-        for layer in 0..self.spec.layers() {
-            let start = self.plane_ptr(block, layer, Part::Values);
-            // SAFETY: a plane of a block that is the caller's alone, as in `copy`.
-            unsafe { start.write_bytes(0, bytes) };
-        }
-    }
-
-    /// Fills blocks that were taken just now, if they are to be filled.
-    fn fill(&self, slot: u32, entries: Range<u32>) {
-        let byte = match self.options.fill() {
-            BlockFill::Leave => return,
-            BlockFill::Zero => 0,
-            // A NaN in every dtype that a cache may have.
-            BlockFill::Poison => 0xff,
-        };
-        for entry in entries {
-            let block = self.rows.get(slot, entry as usize);
-            self.payload.write(|| block);
-            for (start, bytes) in self.pieces(block) {
-                // SAFETY: a piece of a block of this region, which was taken for the caller
-                // just now and is in no other table, so nobody else has its bytes.
-                unsafe { start.write_bytes(byte, bytes) };
-            }
-        }
-    }
-
-    /// The same for all blocks at one time: when there is no sequence.
-    fn mark_region(&self, mark: unsafe fn(NonNull<u8>, usize)) {
-        if let Some(start) = NonNull::new(self.region.as_ptr()) {
-            // SAFETY: the region is mapped, and without a sequence nobody uses a block.
-            unsafe { mark(start, self.region.len()) };
-        }
-    }
-
-    /// The pieces of one block: where each starts, and its bytes.
-    fn pieces(&self, block: u32) -> impl Iterator<Item = (*mut u8, usize)> + use<> {
-        let region = self.region.as_ptr();
-        self.layout
-            .block_pieces(block as usize)
-            .map(move |piece| (region.wrapping_add(piece.start), piece.len()))
-    }
-
-    /// The address of one plane, which must exist. Pure arithmetic: what may be done with
-    /// it is the caller's to argue.
-    #[inline]
-    pub(super) fn plane_ptr(&self, block: u32, layer: usize, part: Part) -> *mut u8 {
-        let offset = self.layout.plane_at(block as usize, layer, part);
-        self.region.as_ptr().wrapping_add(offset)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // Every sequence holds a handle, so there is none any more. The region goes back to
-        // its allocator as it came.
-        self.mark_region(unpoison);
     }
 }
 

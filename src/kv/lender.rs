@@ -5,7 +5,7 @@ use crate::mutant::{self, Mutant};
 use crate::sync::Arc;
 use crate::types::Device;
 
-use super::cache::Shared;
+use super::shared::Shared;
 
 /// Takes planes of blocks back: the cookie is the block's number.
 pub(super) struct Lender(Arc<Shared>);

@@ -137,6 +137,7 @@
 //!
 //! [`SharedAllocator`]: crate::memory::SharedAllocator
 
+mod admission;
 mod cache;
 mod config;
 mod error;
@@ -155,13 +156,15 @@ mod plane;
 mod region;
 mod relieve;
 mod sequence;
+mod shared;
 mod spec;
 mod step;
 mod tables;
 mod two_steps;
 mod write;
 
-pub use cache::{Admission, KvCache, KvLimits, KvStats};
+pub use admission::Admission;
+pub use cache::{KvCache, KvLimits, KvStats};
 pub use config::ModelConfig;
 pub use error::KvError;
 pub use format::KvFormat;

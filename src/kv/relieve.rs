@@ -6,7 +6,7 @@ use crate::memory::{Limit, PressureGuard};
 use crate::mutant::{self, Mutant};
 
 use super::KvCache;
-use super::cache::Shared;
+use super::shared::Shared;
 
 /// Blocks whose memory is given back in one go: others may have to wait for as many.
 const BATCH: usize = 16;

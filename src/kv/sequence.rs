@@ -3,8 +3,9 @@ use std::fmt;
 use crate::tensor::Tensor;
 use crate::types::Element;
 
-use super::cache::{KvCache, Shared};
+use super::cache::KvCache;
 use super::layout::Part;
+use super::shared::Shared;
 use super::{KvError, Plane, Step};
 
 /// The number of a block in its cache's region.

@@ -13,7 +13,7 @@
 //! buffers of the caller, which are cleared and filled again, so that from the second time on
 //! no heap block is made. The order of the batch is kept.
 
-use super::cache::Shared;
+use super::shared::Shared;
 use super::{BlockId, KvError, Sequence, Step};
 
 /// The blocks of one sequence that hold tokens, in token order.

@@ -2,8 +2,8 @@
 //! believes the second time what it saw the first time. `src/mutant.rs` says when one runs,
 //! which in a build for use is never; `loom_tests/kv.rs` sees what comes of it.
 
-use super::cache::Shared;
 use super::ledger::{Ask, Grown, Opened};
+use super::shared::Shared;
 use super::{KvError, Namespace};
 
 impl Shared {

@@ -1,0 +1,184 @@
+//! How a sequence goes on: room for tokens, and what becomes of them when they are committed.
+
+use crate::kv::KvError;
+use crate::mutant::{self, Mutant};
+
+use super::blocks::NONE;
+use super::index::Key;
+use super::{Copy, Ledger, Slot, TableRows};
+
+/// A sequence that has room for more. Filled in as [`Opened`] is.
+#[derive(Debug, Default)]
+pub(in crate::kv) struct Grown {
+    pub(in crate::kv) copy: Option<Copy>,
+    /// Is the memory of some of its new blocks to be counted again?
+    pub(in crate::kv) cold: bool,
+}
+
+impl Ledger {
+    /// Makes room for `new` tokens behind the committed ones, in a table of at least
+    /// `blocks` blocks, and notes them; all or nothing. A last block that is partly filled
+    /// and somebody else's too is exchanged for a copy.
+    pub(in crate::kv) fn grow(
+        &mut self,
+        slot: u32,
+        new: &[u32],
+        blocks: u32,
+        rows: &TableRows,
+        grown: &mut Grown,
+    ) -> Result<(), KvError> {
+        let copies = self.room(slot, blocks, rows)?;
+        self.grow_into(slot, new, blocks, copies, rows, grown)
+    }
+
+    /// Is its last block to be exchanged for a copy, if the slot's table is to have `blocks`
+    /// blocks and tokens behind its own? An error if there are too few blocks for that.
+    #[inline]
+    pub(in crate::kv) fn room(
+        &self,
+        slot: u32,
+        blocks: u32,
+        rows: &TableRows,
+    ) -> Result<bool, KvError> {
+        let Slot {
+            held,
+            shared,
+            tokens,
+            ..
+        } = self.slots[slot as usize];
+        let block_tokens = self.blocks.block_tokens;
+        let (tail, filled) = (tokens / block_tokens, tokens % block_tokens);
+        let copies = filled > 0 && self.is_not_its_own(slot, tail, shared, rows);
+        let need = blocks.saturating_sub(held) as usize + usize::from(copies);
+        if need > self.blocks.available() {
+            return Err(self.out_of_blocks(need, self.blocks.idle.len));
+        }
+        Ok(copies)
+    }
+
+    /// Uses the [room](Self::room) that was found under the same lock.
+    #[inline]
+    pub(in crate::kv) fn grow_into(
+        &mut self,
+        slot: u32,
+        new: &[u32],
+        blocks: u32,
+        copies: bool,
+        rows: &TableRows,
+        grown: &mut Grown,
+    ) -> Result<(), KvError> {
+        let Slot {
+            held,
+            shared,
+            tokens,
+            ..
+        } = self.slots[slot as usize];
+        let block_tokens = self.blocks.block_tokens;
+        let (tail, filled) = (tokens / block_tokens, tokens % block_tokens);
+        let cold_before = self.blocks.cold.len;
+        let mut copy = None;
+        if copies && let Some(to) = self.take_block() {
+            let from = rows.get(slot, tail);
+            rows.set(slot, tail, to);
+            if tail < shared as usize {
+                // The shared part ends with the block before it.
+                let parent = self.blocks.record(from).parent;
+                if parent != NONE {
+                    self.blocks.hold(parent);
+                }
+                self.slots[slot as usize].shared = shared - 1;
+            }
+            // The table's use of it is the copy's, until that is made.
+            self.outside += 1;
+            let entry = u32::try_from(tail).unwrap_or(u32::MAX);
+            copy = Some(self.begin_copy(slot, from, entry, filled, rows));
+        }
+        self.take_blocks(slot, held, blocks, rows)?;
+        self.slots[slot as usize].held = blocks.max(held);
+        let mut at = tokens;
+        let mut rest = new;
+        while !rest.is_empty() {
+            let block = rows.get(slot, at / block_tokens);
+            let place = &mut self.blocks.tokens_mut(block)[at % block_tokens..];
+            let (now, later) = rest.split_at(place.len().min(rest.len()));
+            place[..now.len()].copy_from_slice(now);
+            at += now.len();
+            rest = later;
+        }
+        if mutant::is(Mutant::KvRegistersEarly) {
+            self.register_full(slot, tokens + new.len(), rows);
+        }
+        grown.copy = copy;
+        grown.cold = self.blocks.cold.len < cold_before;
+        Ok(())
+    }
+
+    /// Must the partly filled last block not be written, because others read it?
+    pub(in crate::kv) fn is_not_its_own(
+        &self,
+        slot: u32,
+        tail: usize,
+        shared: u32,
+        rows: &TableRows,
+    ) -> bool {
+        if mutant::is(Mutant::KvWritesShared) {
+            return false;
+        }
+        let is_registered = tail < shared as usize && !mutant::is(Mutant::KvTruncatedKeepsKey);
+        is_registered || self.blocks.record(rows.get(slot, tail)).uses > 1
+    }
+
+    /// Counts `tokens` more tokens of the slot as committed, and registers what is full.
+    pub(in crate::kv) fn commit(&mut self, slot: u32, tokens: usize, rows: &TableRows) {
+        let committed = self.slots[slot as usize].tokens + tokens;
+        self.slots[slot as usize].tokens = committed;
+        self.total_tokens += tokens;
+        self.register_full(slot, committed, rows);
+    }
+
+    /// Registers the slot's blocks that are full with `tokens` tokens. Where one is there
+    /// already, it takes the place of the slot's own.
+    pub(in crate::kv) fn register_full(&mut self, slot: u32, tokens: usize, rows: &TableRows) {
+        if !self.caching {
+            return;
+        }
+        let Slot {
+            shared, namespace, ..
+        } = self.slots[slot as usize];
+        let block_tokens = self.blocks.block_tokens;
+        let full = tokens / block_tokens;
+        let mut parent = match shared {
+            0 => NONE,
+            shared => rows.get(slot, shared as usize - 1),
+        };
+        for index in shared as usize..full {
+            let block = rows.get(slot, index);
+            let tokens = self.blocks.tokens(block);
+            let hash = (self.blocks).chain_hash(&self.hash, parent, &namespace, tokens);
+            let key = Key {
+                parent,
+                namespace: &namespace,
+                hash,
+                tokens,
+            };
+            parent = if let Some(first) = self.blocks.find(&key) {
+                self.blocks.hold(first);
+                rows.set(slot, index, first);
+                self.blocks.release(block);
+                if parent != NONE {
+                    // The shared part does not end there any more.
+                    self.blocks.release(parent);
+                }
+                self.counters.duplicate_blocks += 1;
+                first
+            } else {
+                // The table's use of the block is that of the end of its shared part from now
+                // on, and its use of the parent is that of a child.
+                (self.blocks).register(block, parent, &namespace, hash, block_tokens);
+                self.counters.registered_blocks += 1;
+                block
+            };
+        }
+        self.slots[slot as usize].shared = u32::try_from(full).unwrap_or(u32::MAX).max(shared);
+    }
+}
