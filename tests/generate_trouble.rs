@@ -213,6 +213,36 @@ fn numbers_and_prompts_that_mean_nothing_are_refused() {
         &embedded(&["--max-tokens", "0"]),
         &["--max-tokens"],
     );
+    for (what, args, parts) in [
+        ("no text", &["--n", "0"][..], &["--n", "at least 1"][..]),
+        (
+            "texts that are all the same",
+            &["--n", "2"],
+            &["--n is 2", "--temperature"],
+        ),
+        (
+            "one empty prompt of two",
+            &["--prompt", "a", "--prompt", ""],
+            &["prompt 2 of 2 is empty"],
+        ),
+        (
+            "one long prompt of two",
+            &["--prompt", "abc", "--prompt", "a", "--context", "2"],
+            &["prompt 1 of 2 has 3 tokens", "room for 2"],
+        ),
+        (
+            "an id of the second prompt",
+            &["--prompt-ids", "1", "--prompt-ids", "2,256"],
+            &["256", "0 to 255"],
+        ),
+        (
+            "a system text before ids",
+            &["--prompt-ids", "1", "--system", "x"],
+            &["--prompt-ids", "--system"],
+        ),
+    ] {
+        assert_refused(what, &embedded(args), parts);
+    }
     assert_refused("no chunk", &embedded(&["--chunk", "0"]), &["--chunk"]);
     assert_refused(
         "an empty prompt",

@@ -1,6 +1,8 @@
 //! The command line.
 
+use std::num::ParseIntError;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -23,24 +25,36 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
 
-    /// The text to continue; no special tokens are added
+    /// The text to continue; no special tokens are added. Give several: what they begin with
+    /// in common is computed once
     #[arg(
         long,
+        value_name = "TEXT",
         default_value = "Once upon a time",
         conflicts_with = "prompt_ids"
     )]
-    pub(crate) prompt: String,
+    pub(crate) prompt: Vec<String>,
 
     /// The same as token ids: 504,3575,282
+    #[arg(long, allow_negative_numbers = true, value_name = "IDS")]
+    pub(crate) prompt_ids: Option<Vec<Ids>>,
+
+    /// Text in front of every prompt, as it is: no space, line break or template is added
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_ids")]
+    pub(crate) system: Option<String>,
+
+    /// Texts for each prompt, which is computed once for all of them. The first draws with
+    /// --seed, each further one with a seed one higher. More than one needs a --temperature:
+    /// without, all would be the same
     #[arg(
         long,
         allow_negative_numbers = true,
-        value_name = "IDS",
-        value_delimiter = ','
+        value_name = "N",
+        default_value_t = 1
     )]
-    pub(crate) prompt_ids: Option<Vec<u32>>,
+    pub(crate) n: usize,
 
-    /// Tokens to make
+    /// Tokens to make for each text
     #[arg(
         long,
         allow_negative_numbers = true,
@@ -49,7 +63,7 @@ pub(crate) struct Args {
     )]
     pub(crate) max_tokens: usize,
 
-    /// Tokens that the KV cache has room for, prompt included [default: what the model was made for]
+    /// Tokens that a text has room for in the KV cache, prompt included [default: what the model was made for]
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<usize>,
 
@@ -117,6 +131,19 @@ pub(crate) struct Args {
     pub(crate) plant_allocations: u64,
 }
 
+/// The ids of one prompt.
+#[derive(Debug, Clone)]
+pub(crate) struct Ids(pub(crate) Vec<u32>);
+
+impl FromStr for Ids {
+    type Err = ParseIntError;
+
+    fn from_str(list: &str) -> Result<Self, ParseIntError> {
+        let ids = list.split(',').map(|id| id.trim().parse());
+        ids.collect::<Result<_, _>>().map(Self)
+    }
+}
+
 impl Args {
     /// Reads the command line. `Err` holds the exit code when there is nothing to run:
     /// --help was asked for, or a line on stderr says what is wrong.
@@ -159,6 +186,7 @@ impl Args {
             ("--context", self.context.unwrap_or(1)),
             ("--max-tokens", self.max_tokens),
             ("--chunk", self.chunk),
+            ("--n", self.n),
         ] {
             if value == 0 {
                 return Err(Trouble::new(format!("{name} is 0; give at least 1")));
@@ -180,6 +208,12 @@ impl Args {
             return Err(Trouble::new(format!(
                 "--top-p is {}; give a number above 0 and at most 1",
                 self.top_p
+            )));
+        }
+        if self.n > 1 && self.temperature == 0.0 {
+            return Err(Trouble::new(format!(
+                "--n is {}, and without --temperature all texts of a prompt are the same; give --temperature, or --n 1",
+                self.n
             )));
         }
         Ok(())

@@ -3,6 +3,8 @@
 //! ```text
 //!   cargo run --release --example generate
 //!   cargo run --release --example generate -- --model DIR --prompt "The capital of France is"
+//!   cargo run --release --example generate -- --system "You are a poet. " \
+//!       --prompt "The sea" --prompt "The wind" --temperature 0.8 --n 2
 //!
 //!   safetensors --> one slab of weights --> frozen tensors --+
 //!   prompt --> token ids ------------------> forward pass <--+--> logits --> token --> text
@@ -106,8 +108,8 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
         Vocabulary::read(directory)?
     };
     let config = Config::read(directory)?;
-    let prompt = prompt(args, &vocabulary, &config)?;
-    let context = context(args, &config, prompt.len())?;
+    let prompts = prompts(args, &vocabulary, &config)?;
+    let context = context(args, &config, &prompts)?;
 
     let options = LoadOptions {
         dtype: args.dtype,
@@ -127,7 +129,10 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
 
     let team = Team::new(args.threads())?;
     let cache = cache(args, model.config(), context)?;
-    let (block_bytes, blocks) = model.room(args.chunk.min(prompt.len()));
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(1);
+    let (block_bytes, blocks) = model.room(args.chunk.min(longest));
+    // One more for the prompt's logits, which wait for the next text.
+    let blocks = blocks + u32::from(args.n > 1);
     let meter = Arc::new(Meter::new(SlabAllocator::new(block_bytes, blocks)?));
     let room = SharedAllocator::new(Arc::clone(&meter)).with_tag(Tag::Activations);
     let kernels = Kernels::best();
@@ -140,7 +145,7 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
         cache: &cache,
         room: &room,
         vocabulary: &vocabulary,
-        prompt: &prompt,
+        prompts: &prompts,
         context,
     };
     let outcome = team.run(|| match args.kv_dtype {
@@ -148,10 +153,9 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
         DType::BF16 => run.go::<bf16>(),
         _ => run.go::<f32>(),
     })?;
-    let stop = outcome.stop;
+    let stop = outcome.stop();
     let holdings = Holdings {
         model: name,
-        prompt_ids: prompt,
         weights_bytes,
         dtype: model.dtype().name(),
         kv_reserved_bytes: cache.stats().reserved_bytes,
@@ -171,20 +175,33 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
     Ok(stop)
 }
 
-/// The prompt's token ids: at least one, each of them in the vocabulary.
-fn prompt(args: &Args, vocabulary: &Vocabulary, config: &Config) -> Result<Vec<u32>, Trouble> {
-    let ids = match &args.prompt_ids {
-        Some(ids) => ids.clone(),
-        None => vocabulary.encode(&args.prompt)?,
+/// The prompts' token ids: at least one each, all of them in the vocabulary.
+fn prompts(
+    args: &Args,
+    vocabulary: &Vocabulary,
+    config: &Config,
+) -> Result<Vec<Vec<u32>>, Trouble> {
+    let prompts: Vec<Vec<u32>> = match &args.prompt_ids {
+        Some(prompts) => prompts.iter().map(|ids| ids.0.clone()).collect(),
+        None => {
+            // One text, then tokens: as if the prompt had been given so.
+            let system = args.system.as_deref().unwrap_or_default();
+            let texts = args.prompt.iter().map(|prompt| format!("{system}{prompt}"));
+            texts
+                .map(|text| vocabulary.encode(&text))
+                .collect::<Result<_, _>>()?
+        }
     };
-    if ids.is_empty() {
-        return Err(Trouble::new(
-            "the prompt is empty; give at least one token with --prompt or --prompt-ids",
-        ));
+    if let Some(at) = prompts.iter().position(Vec::is_empty) {
+        return Err(Trouble::new(format!(
+            "{} is empty; give at least one token with --prompt or --prompt-ids",
+            name_of(at, &prompts)
+        )));
     }
     let forced = args.force_ids.iter().flatten();
-    if let Some(id) = ids
+    if let Some(id) = prompts
         .iter()
+        .flatten()
         .chain(forced)
         .find(|id| **id as usize >= config.vocab)
     {
@@ -194,11 +211,19 @@ fn prompt(args: &Args, vocabulary: &Vocabulary, config: &Config) -> Result<Vec<u
             vocab - 1
         )));
     }
-    Ok(ids)
+    Ok(prompts)
 }
 
-/// How many tokens the cache gets room for.
-fn context(args: &Args, config: &Config, prompt: usize) -> Result<usize, Trouble> {
+/// What to call a prompt.
+fn name_of(at: usize, prompts: &[Vec<u32>]) -> String {
+    match prompts.len() {
+        1 => "the prompt".into(),
+        count => format!("prompt {} of {count}", at + 1),
+    }
+}
+
+/// How many tokens a text has room for in the cache.
+fn context(args: &Args, config: &Config, prompts: &[Vec<u32>]) -> Result<usize, Trouble> {
     let most = config.max_context;
     let context = args.context.unwrap_or(most);
     if context > most {
@@ -206,15 +231,21 @@ fn context(args: &Args, config: &Config, prompt: usize) -> Result<usize, Trouble
             "--context {context} is more than the {most} tokens this model was made for"
         )));
     }
-    if prompt > context {
+    if let Some(at) = prompts.iter().position(|prompt| prompt.len() > context) {
+        let (name, tokens) = (name_of(at, prompts), prompts[at].len());
         return Err(Trouble::new(format!(
-            "the prompt has {prompt} tokens, the KV cache has room for {context}; shorten it, or give --context (at most {most})"
+            "{name} has {tokens} tokens, the KV cache has room for {context}; shorten it, or give --context (at most {most})"
         )));
     }
     Ok(context)
 }
 
-/// A cache for one sequence of `context` tokens. Its pages come as they are written.
+/// A cache for the run: texts are made one after the other, so it has room for one sequence of
+/// `context` tokens. With --n there are two, the prompt that waits and its fork. They share
+/// all blocks that the prompt filled, so the second needs one block more: its own copy of the
+/// prompt's partly filled last one. Pages come as they are written.
+///
+/// What earlier prompts left stays in the blocks that nobody needs, for those that begin alike.
 fn cache(args: &Args, config: &Config, context: usize) -> Result<KvCache, Trouble> {
     let dims = KvDims {
         layers: config.layers,
@@ -224,9 +255,10 @@ fn cache(args: &Args, config: &Config, context: usize) -> Result<KvCache, Troubl
         block_tokens: BLOCK_TOKENS,
     };
     let blocks = context.div_ceil(BLOCK_TOKENS);
+    let forks = usize::from(args.n > 1);
     let limits = KvLimits {
-        blocks,
-        max_sequences: 1,
+        blocks: blocks + forks,
+        max_sequences: 1 + forks,
         max_blocks_per_sequence: blocks,
     };
     let spec = KvSpec::new(dims, args.kv_dtype)?;

@@ -5,33 +5,35 @@ use std::fmt::{self, Display};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::run::{Outcome, Stop};
+use crate::attention::BLOCK_TOKENS;
+use crate::run::{Made, Outcome, Stop, Text};
 
 /// The numbers of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// Where the model came from.
     pub(crate) model: String,
-    /// Ids of the prompt.
-    pub(crate) prompt_ids: Vec<u32>,
-    /// Ids that were chosen.
-    pub(crate) tokens: Vec<u32>,
-    /// Their text.
-    pub(crate) text: String,
-    /// Why it ended.
-    pub(crate) stop: Stop,
-    /// Of each token: ids and logits of the five highest.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) top5: Vec<(Vec<u32>, Vec<f32>)>,
+    /// Ids of the first text's prompt.
+    pub(crate) prompt_ids: Option<Vec<u32>>,
+    /// The first text: all there is, most of the time.
+    #[serde(flatten)]
+    pub(crate) first: Option<Made>,
+    /// All texts, the first one too.
+    pub(crate) texts: Vec<Text>,
+    /// Why the last one ended.
+    #[serde(skip)]
+    ended: Stop,
+    /// What the texts share.
+    pub(crate) sharing: Sharing,
     /// Decoded tokens in a second; none if only the prompt was computed.
     pub(crate) tokens_per_s: Option<f64>,
-    /// Prompt tokens in a second.
+    /// Prompt tokens that were computed, in a second.
     pub(crate) prompt_tokens_per_s: f64,
     /// The slab of weights.
     pub(crate) weights_bytes: usize,
     /// Number format of the weights.
     pub(crate) dtype: &'static str,
-    /// Blocks that hold keys and values.
+    /// Blocks that hold keys and values of the text that needs the most.
     pub(crate) kv_used_bytes: usize,
     /// All blocks.
     pub(crate) kv_reserved_bytes: usize,
@@ -50,11 +52,39 @@ pub(crate) struct Report {
     pub(crate) kernels: &'static str,
 }
 
+/// What texts had from others, over the whole run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Sharing {
+    /// Tokens of the prompts, counted for each text.
+    pub(crate) prompt_tokens: usize,
+    /// Of those, tokens that were there already: the others were computed.
+    pub(crate) hit_tokens: usize,
+    /// Whole blocks that held such tokens.
+    pub(crate) shared_blocks: usize,
+    /// Blocks that were copied, because a text shares their beginning only.
+    pub(crate) copied_blocks: u64,
+}
+
+impl Sharing {
+    fn of(texts: &[Text], copied_blocks: u64) -> Self {
+        let sum = |part: fn(&Text) -> usize| texts.iter().map(part).sum();
+        Self {
+            prompt_tokens: sum(|text| text.prompt_ids.len()),
+            hit_tokens: sum(|text| text.hit_tokens),
+            shared_blocks: sum(|text| text.hit_tokens / BLOCK_TOKENS),
+            copied_blocks,
+        }
+    }
+
+    fn computed_tokens(&self) -> usize {
+        self.prompt_tokens - self.hit_tokens
+    }
+}
+
 /// What a report knows besides the outcome.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     pub(crate) model: String,
-    pub(crate) prompt_ids: Vec<u32>,
     pub(crate) weights_bytes: usize,
     pub(crate) dtype: &'static str,
     pub(crate) kv_reserved_bytes: usize,
@@ -69,18 +99,22 @@ impl Report {
     pub(crate) fn new(holdings: Holdings, outcome: Outcome) -> Self {
         let per_second =
             |count: usize, time: std::time::Duration| count as f64 / time.as_secs_f64().max(1e-9);
+        let first = outcome.texts.first();
+        let first = first.map(|text| (text.prompt_ids.clone(), text.made.clone()));
+        let (prompt_ids, first) = first.unzip();
+        let sharing = Sharing::of(&outcome.texts, outcome.copied_blocks);
         Self {
             tokens_per_s: (outcome.decode_steps > 0)
                 .then(|| per_second(outcome.decode_steps, outcome.decode_time)),
-            prompt_tokens_per_s: per_second(holdings.prompt_ids.len(), outcome.prompt_time),
+            prompt_tokens_per_s: per_second(sharing.computed_tokens(), outcome.prompt_time),
             heap_blocks_per_token: per_token(outcome.heap_blocks, outcome.heap_steps),
             peak_rss_bytes: peak_rss_bytes(),
             model: holdings.model,
-            prompt_ids: holdings.prompt_ids,
-            tokens: outcome.tokens,
-            text: outcome.text,
-            stop: outcome.stop,
-            top5: outcome.top5,
+            prompt_ids,
+            first,
+            sharing,
+            ended: outcome.stop(),
+            texts: outcome.texts,
             weights_bytes: holdings.weights_bytes,
             dtype: holdings.dtype,
             kv_used_bytes: outcome.kv_used_bytes,
@@ -124,14 +158,17 @@ impl Display for Mib {
 
 impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match self.stop {
+        let why = match self.ended {
             Stop::Length => "all tokens that were asked for",
             Stop::Eos => "the model ended the text",
             Stop::Context => "the KV cache is full; --context gives it more room",
             Stop::Interrupted => "interrupted",
             Stop::Closed => "nobody reads the text any more",
         };
-        writeln!(f, "--- {}: {why}", self.model)?;
+        match self.texts.len() {
+            0 | 1 => writeln!(f, "--- {}: {why}", self.model)?,
+            count => writeln!(f, "--- {}: {count} texts; the last: {why}", self.model)?,
+        }
         writeln!(f, "who holds what")?;
         writeln!(
             f,
@@ -162,10 +199,22 @@ impl Display for Report {
             )?,
             None => writeln!(f, "heap       not measured: too few tokens")?,
         }
-        let (prompt, made) = (self.prompt_ids.len(), self.tokens.len());
+        let sharing = &self.sharing;
+        if self.texts.len() > 1 {
+            writeln!(
+                f,
+                "sharing    {} of {} prompt tokens were there: {} blocks shared, {} copied",
+                sharing.hit_tokens,
+                sharing.prompt_tokens,
+                sharing.shared_blocks,
+                sharing.copied_blocks
+            )?;
+        }
+        let made: usize = self.texts.iter().map(|text| text.made.tokens.len()).sum();
         write!(
             f,
-            "speed      {prompt} prompt tokens at {:.1}/s, {made} tokens",
+            "speed      {} prompt tokens at {:.1}/s, {made} tokens",
+            sharing.computed_tokens(),
             self.prompt_tokens_per_s
         )?;
         if let Some(speed) = self.tokens_per_s {
