@@ -1,6 +1,7 @@
 //! What a decode step does in tenslab makes no heap block: activations from a metered
 //! slab, frozen weights that are read, keys and values that are written and read where
-//! they lie. Counted by dhat; `examples/generate` counts the whole process as well.
+//! they lie. Nor does a further prompt that begins as an earlier one did, or a fork of it.
+//! Counted by dhat; `examples/generate` counts the whole process as well.
 //!
 //! dhat is the global allocator of this binary and counts every thread, so it has no test
 //! harness: its thread makes heap blocks whenever it likes.
@@ -86,7 +87,7 @@ fn main() {
     };
     let limits = KvLimits {
         blocks: 8,
-        max_sequences: 1,
+        max_sequences: 2,
         max_blocks_per_sequence: 8,
     };
     let spec = KvSpec::new(dims, DType::BF16).unwrap();
@@ -105,5 +106,26 @@ fn main() {
         assert_eq!(counted(token, false), 0, "token {token}");
     }
     assert_eq!(counted(99, true), 1, "the planted box is seen");
-    println!("a decode step makes no heap block: ok");
+    drop(sequence);
+
+    // Of each prompt one whole block is there, and two tokens of the next, which are copied.
+    // The fork copies the tail.
+    let further = |last, planted| {
+        let before = dhat::HeapStats::get().total_blocks;
+        let prompt = [0, 1, 2, 3, 4, 5, last];
+        let namespace = Namespace::default();
+        let mut sequence = cache.acquire(&prompt, &namespace, 0, None).unwrap();
+        assert_eq!(sequence.hit_tokens(), 6);
+        decode(last, &mut sequence, &weights, &room, planted);
+        let mut fork = sequence.fork().unwrap();
+        decode(99, &mut fork, &weights, &room, false);
+        drop((sequence, fork));
+        dhat::HeapStats::get().total_blocks - before
+    };
+    for last in 70..80 {
+        assert_eq!(further(last, false), 0, "prompt with {last}");
+    }
+    assert_eq!(further(80, true), 1, "the planted box is seen");
+    assert_eq!(cache.counters().copied_blocks, 2 * 11);
+    println!("a decode step, a further prompt and a fork make no heap block: ok");
 }

@@ -257,6 +257,39 @@ fn the_prompt_s_text_is_the_oracle_s_ids() {
     }
 }
 
+/// The oracle's prompts behind others that begin as they do: their first tokens are there.
+#[test]
+fn prompts_that_begin_alike_follow_the_oracle() {
+    let (Some(directory), Some(oracle)) = (model("bf16"), shared("oracle/smollm2_oracle.json"))
+    else {
+        return;
+    };
+    let directory = directory.to_str().expect("UTF-8");
+    for run in smollm2(&json(&oracle), "bf16") {
+        let known = run.prompt.len() - 2;
+        let (beginning, whole) = (comma(&run.prompt[..known]), comma(&run.prompt));
+        let steps = run.greedy.len().to_string();
+        let mut args = vec!["--model", directory, "--max-tokens", &steps];
+        args.extend(["--prompt-ids", &beginning, "--prompt-ids", &whole]);
+        args.extend(["--ignore-eos", "--logits"]);
+        let report = Example::new(&args).json();
+        let text = &report["texts"][1];
+        // More than the beginning, where the model went on as the prompt does.
+        let hit = text["hit_tokens"].as_u64().expect("a number");
+        assert!(
+            (known as u64..run.prompt.len() as u64).contains(&hit),
+            "{hit}"
+        );
+        let compared = run.compare(&found(text), tolerance("f32"), false);
+        assert_eq!(
+            compared,
+            Ok(run.greedy.len()),
+            "prompt of {}",
+            run.prompt.len()
+        );
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn peak_memory_is_the_file_the_used_cache_and_72_mib() {
