@@ -334,7 +334,9 @@ fn a_full_disk_is_refused_and_left_empty() {
 /// blocks.
 #[cfg(unix)]
 fn slow() -> (std::process::Child, TempDir) {
-    let mut example = Example::new(&["--max-tokens", "2000", "--plant-allocations", "200000"]);
+    let mut args = vec!["--max-tokens", "2000", "--plant-allocations", "200000"];
+    args.extend(["--prompt", "first", "--prompt", "second"]);
+    let mut example = Example::new(&args);
     example
         .command
         .stdout(Stdio::piped())
@@ -365,6 +367,7 @@ fn ctrl_c_ends_after_the_current_token_with_a_report() {
         report.contains("interrupted") && report.contains("who holds what"),
         "{report}"
     );
+    assert!(!report.contains("prompt 2 of 2"), "{report}");
     assert_empty(temp.path());
 }
 
@@ -377,5 +380,6 @@ fn a_closed_pipe_is_no_error() {
     let report = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{report}");
     assert!(report.contains("nobody reads"), "{report}");
+    assert!(!report.contains("prompt 2 of 2"), "{report}");
     assert_empty(temp.path());
 }
