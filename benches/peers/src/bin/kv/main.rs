@@ -38,6 +38,9 @@ struct Options {
     /// Only cells whose name has this in it
     #[arg(long, default_value = "")]
     filter: String,
+    /// Only contenders whose name has one of these parts
+    #[arg(long, value_delimiter = ',')]
+    contender: Vec<String>,
     /// Rounds for each cell, behind one that warms up
     #[arg(long, default_value_t = 25)]
     rounds: usize,
@@ -51,7 +54,12 @@ struct Options {
 
 fn main() {
     let options = Options::parse();
-    let mut run = Run::begin(options.filter, options.rounds, options.json);
+    let mut run = Run::begin(
+        options.filter,
+        options.contender,
+        options.rounds,
+        options.json,
+    );
 
     // Blocks, and the hits of the trace in them, one request at a time.
     let visits = [(2_000, 15_944), (16_000, 77_277)];

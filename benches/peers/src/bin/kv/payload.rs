@@ -117,6 +117,8 @@ pub fn append<'a>() -> Cell<'a> {
         #[cfg(feature = "candle")]
         crate::candle::append(&keys, &values),
     ];
+    let contenders = contenders.into_iter();
+    let contenders = contenders.map(|contender| contender.warmed(APPENDED));
     let claim = Claim {
         who: "ours",
         ns: 0.0,
@@ -126,7 +128,7 @@ pub fn append<'a>() -> Cell<'a> {
         unit: "token",
         claims: vec![claim],
         facts: Vec::new(),
-        contenders,
+        contenders: contenders.collect(),
     }
 }
 
@@ -212,14 +214,14 @@ pub fn read<'a>() -> Cell<'a> {
             crate::candle::read_contiguous(&keys, &values),
         ),
     ];
-    let claim = |who| Claim {
-        who,
+    let claim = Claim {
+        who: "ours, by block",
         ns: 0.0,
         of: Some((1.0 / 0.9, "linear")),
     };
     Cell {
         unit: "token",
-        claims: vec![claim("ours, by block"), claim("ours, by head")],
+        claims: vec![claim],
         facts: Vec::new(),
         contenders,
     }

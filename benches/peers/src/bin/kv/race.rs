@@ -58,6 +58,15 @@ impl<'a> Contender<'a> {
         }
     }
 
+    /// Goes through all that it will touch, before the race.
+    pub fn warmed(mut self, operations: usize) -> Self {
+        let mut done = 0;
+        while done < operations as u64 {
+            done += (self.turn)().0;
+        }
+        self
+    }
+
     /// As [`new`](Self::new), with an `operate` that says what of itself counts.
     pub fn timed(
         name: &'static str,
@@ -90,6 +99,7 @@ struct Figures {
 /// The table, or the object, as it grows.
 pub struct Run {
     filter: String,
+    contenders: Vec<String>,
     rounds: usize,
     /// With `--json` only.
     cells: Option<Vec<Value>>,
@@ -97,8 +107,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// For the cells whose name has `filter` in it.
-    pub fn begin(filter: String, rounds: usize, json: bool) -> Self {
+    /// For the cells whose name has `filter` in it, and `contenders` with one of these parts
+    /// in theirs, or all if there are none.
+    pub fn begin(filter: String, contenders: Vec<String>, rounds: usize, json: bool) -> Self {
         let load_before = load();
         if !json {
             println!("load {load_before}");
@@ -109,6 +120,7 @@ impl Run {
         }
         Self {
             filter,
+            contenders,
             rounds: rounds.max(1),
             cells: json.then(Vec::new),
             load_before,
@@ -130,6 +142,13 @@ impl Run {
             claims,
             facts,
         } = cell();
+        contenders.retain(|contender| {
+            let is_part = |part: &String| contender.name.contains(part);
+            self.contenders.is_empty() || self.contenders.iter().any(is_part)
+        });
+        if contenders.is_empty() {
+            return;
+        }
         let all = contenders.len();
         let mut times = vec![Vec::with_capacity(self.rounds); all];
         for round in 0..=self.rounds {
