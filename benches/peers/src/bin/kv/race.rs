@@ -152,9 +152,11 @@ impl Run {
         let all = contenders.len();
         let mut times = vec![Vec::with_capacity(self.rounds); all];
         for round in 0..=self.rounds {
-            // Another one begins each round: whoever comes after one that leaves many lines
-            // to be written back pays for it.
-            for at in (0..all).map(|turn| (round + turn) % all) {
+            // Another one begins each round, and every second round goes the other way around:
+            // whoever comes after one that leaves many lines to be written back pays for it.
+            for turn in 0..all {
+                let turn = if round % 2 == 0 { turn } else { all - turn };
+                let at = (round + turn) % all;
                 let (units, took) = (contenders[at].turn)();
                 // The first round warms up.
                 if round > 0 {
