@@ -239,12 +239,10 @@ impl KvCache {
         let held = ask.blocks.max(opened.fresh);
         let sequence = Sequence::new(self.clone(), opened.slot, held, opened.hit_tokens);
         if opened.cold {
-            shared.warm(opened.slot, fresh.clone()).inspect_err(|_| {
+            shared.warm(opened.slot, fresh.clone(), |ledger| {
                 // The sequence is dropped, and with it all that was taken.
                 let whole = opened.fresh as usize * shared.spec.block_tokens();
-                shared.ledger.with(|ledger| {
-                    ledger.forgo_beginning(opened.slot, whole, opened.copy, &shared.rows);
-                });
+                ledger.forgo_beginning(opened.slot, whole, opened.copy, &shared.rows);
             })?;
         }
         shared.fill(opened.slot, fresh);

@@ -145,6 +145,9 @@ pub enum KvError {
         "the kv cache shares no prefixes (KvOptions::with_prefix_caching), so it has no finished blocks"
     )]
     NotShared,
+    /// A sequence cannot be forked while a step of it is open, which writes its last block.
+    #[error("the sequence has an open step, commit or drop it before a fork")]
+    StepOpen,
     /// A step must append at least one token.
     #[error("a step needs at least one token")]
     EmptyStep,

@@ -35,6 +35,11 @@ impl PrefixHash {
 
     /// Your own function of the parent's number and the block's tokens. For tests: one that
     /// always says 7 makes every block collide.
+    ///
+    /// It is called under the cache's lock, so it must not use the cache: that waits for
+    /// ever or panics. One that gives another number for the same tokens costs misses. If
+    /// it panics, the call it came from has changed nothing, but for a sequence that was being
+    /// dropped: its blocks are lost to the cache.
     #[must_use]
     pub const fn custom(hash: fn(u64, &[u32]) -> u64) -> Self {
         Self(Kind::Custom(hash))

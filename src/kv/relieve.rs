@@ -6,6 +6,7 @@ use crate::memory::{Limit, PressureGuard};
 use crate::mutant::{self, Mutant};
 
 use super::KvCache;
+use super::ledger::Ledger;
 use super::shared::Shared;
 
 /// Blocks whose memory is given back in one go: others may have to wait for as many.
@@ -72,6 +73,27 @@ impl KvCache {
     }
 }
 
+/// Work that is done when it is dropped, unless it was disarmed.
+struct Unless<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Unless<F> {
+    fn new(work: F) -> Self {
+        Self(Some(work))
+    }
+
+    fn disarm(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl<F: FnOnce()> Drop for Unless<F> {
+    fn drop(&mut self) {
+        if let Some(work) = self.0.take() {
+            work();
+        }
+    }
+}
+
 impl Shared {
     fn relieve(&self, bytes: usize) -> Relieved {
         let mut relieved = Relieved::default();
@@ -128,14 +150,20 @@ impl Shared {
 
     /// Has the memory of entries of the slot's table, which are its own, counted again where
     /// it went back. Where that is refused an idle block takes the place of the cold one.
+    ///
+    /// `undo` takes back what was to come of it: after an error, and where a callback that
+    /// the region's allocator asks for memory panics.
     pub(super) fn warm(
         &self,
         slot: u32,
         entries: impl Iterator<Item = u32>,
+        undo: impl FnOnce(&mut Ledger),
     ) -> Result<(), AllocError> {
+        let mut unless_done = Unless::new(|| self.ledger.with(undo));
         for entry in entries {
             self.warm_entry(slot, entry as usize)?;
         }
+        unless_done.disarm();
         Ok(())
     }
 

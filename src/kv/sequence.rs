@@ -45,6 +45,9 @@ pub struct Sequence {
     len: usize,
     /// Of those, the ones that it began with.
     hit_tokens: usize,
+    /// Is there a step, which may be writing the last block? One that was leaked counts until
+    /// the sequence is changed again.
+    in_step: bool,
 }
 
 impl Sequence {
@@ -57,6 +60,7 @@ impl Sequence {
             held,
             len: hit_tokens,
             hit_tokens,
+            in_step: false,
         }
     }
 
@@ -145,6 +149,7 @@ impl Sequence {
         let blocks = blocks.max(held_before);
         (self.shared()).grow(self.slot, tokens, held_before, blocks)?;
         self.held = blocks;
+        self.in_step = true;
         Ok(Step::new(self, tokens.len(), held_before))
     }
 
@@ -164,6 +169,7 @@ impl Sequence {
         }
         self.held = self.shared().truncate(self.slot, len);
         self.len = len;
+        self.in_step = false; // it was leaked
         Ok(())
     }
 
@@ -175,8 +181,12 @@ impl Sequence {
     /// is touched.
     ///
     /// # Errors
-    /// [`KvError::OutOfSequences`] if `max_sequences` live.
+    /// [`KvError::OutOfSequences`] if `max_sequences` live, and [`KvError::StepOpen`] of a
+    /// sequence that a [`Step`] [lends](Step::committed): it writes the last block in place.
     pub fn fork(&self) -> Result<Self, KvError> {
+        if self.in_step {
+            return Err(KvError::StepOpen);
+        }
         let slot = self.shared().fork(self.slot)?;
         let held = self.block_count();
         Ok(Self {
@@ -185,6 +195,7 @@ impl Sequence {
             held: u32::try_from(held).unwrap_or(u32::MAX),
             len: self.len,
             hit_tokens: self.len,
+            in_step: false,
         })
     }
 
@@ -329,7 +340,8 @@ impl Sequence {
         // - not written while the slice lives: a block that several tables have, or that is
         //   registered, is written by nobody (the ledger's `grow` decides that under its
         //   lock); one that only this table has is written only through a `&mut` of this
-        //   sequence, which `&self` excludes. No two blocks share a byte, in whatever order
+        //   sequence, which `&self` excludes, and no table comes to have it while a step of
+        //   that `&mut` lives (`fork` refuses). No two blocks share a byte, in whatever order
         //   they lie (the region's test);
         // - what others wrote to the block happened before: they committed it or gave it back,
         //   and this sequence found it or took it, under the ledger's lock;
@@ -359,12 +371,14 @@ impl Sequence {
 
     /// Makes the `tokens` slots behind the committed ones committed.
     pub(super) fn commit(&mut self, tokens: usize) {
-        self.len += tokens;
+        // First, for it does nothing where the cache's hash panics.
         self.shared().commit(self.slot, tokens);
+        self.len += tokens;
     }
 
-    /// Gives back the blocks behind the first `keep`, if there are any.
-    pub(super) fn give_back_tail(&mut self, keep: u32) {
+    /// Ends a step: gives back the blocks behind the first `keep`, if there are any.
+    pub(super) fn end_step(&mut self, keep: u32) {
+        self.in_step = false;
         if self.held > keep {
             self.shared().give_back_tail(self.slot, keep);
             self.held = keep;

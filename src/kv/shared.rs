@@ -80,13 +80,11 @@ impl Shared {
         if cold {
             let target = copy.map(|copy| copy.entry);
             let entries = target.into_iter().chain(held..blocks);
-            self.warm(slot, entries).inspect_err(|_| {
-                self.ledger.with(|ledger| {
-                    if let Some(copy) = copy {
-                        ledger.undo_copy(slot, copy, &self.rows);
-                    }
-                    ledger.give_back_tail(slot, held, &self.rows);
-                });
+            self.warm(slot, entries, |ledger| {
+                if let Some(copy) = copy {
+                    ledger.undo_copy(slot, copy, &self.rows);
+                }
+                ledger.give_back_tail(slot, held, &self.rows);
             })?;
         }
         self.fill(slot, held..blocks);

@@ -64,7 +64,8 @@ impl<'a> Step<'a> {
         self.start() + self.tokens
     }
 
-    /// The sequence as it was before the step: lends committed tokens of every layer.
+    /// The sequence as it was before the step: lends committed tokens of every layer. It
+    /// cannot be [forked](Sequence::fork) meanwhile.
     #[must_use]
     pub fn committed(&self) -> &Sequence {
         self.sequence
@@ -227,7 +228,7 @@ impl<'a> Step<'a> {
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
-        self.sequence.give_back_tail(self.keeps);
+        self.sequence.end_step(self.keeps);
     }
 }
 

@@ -339,7 +339,7 @@ impl<'r, T: Element> Iterator for Runs<'r, T> {
         // - exclusive: the block is in no other table and not registered, for `append` took it
         //   or exchanged it (the ledger's `grow`), and no plane of it shares a byte with
         //   another block's, in whatever order they lie (the region's test), so only this
-        //   sequence reaches it. It is mutably borrowed (through `LayerMut` and `Step`) for
+        //   sequence reaches it, and no fork does before the step ends (`Sequence::fork`). It is mutably borrowed (through `LayerMut` and `Step`) for
         //   `'r`, so no slice lent for reading lives and no second `Runs` does. The runs of
         //   this one are disjoint: each (block, part, head) comes up once, and rows of two of
         //   them never meet (the same test);

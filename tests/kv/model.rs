@@ -129,6 +129,8 @@ struct Twin {
     prompt: Vec<u32>,
     /// Committed.
     tokens: Vec<u32>,
+    /// Its last step was leaked, and is open for all that the cache knows.
+    leaked: bool,
 }
 
 struct Lab {
@@ -223,6 +225,7 @@ impl Lab {
             namespace,
             tokens: prompt[..hit].to_vec(),
             prompt: prompt.to_vec(),
+            leaked: false,
         });
     }
 
@@ -261,7 +264,9 @@ impl Lab {
             assert!(twin.real.block_ids().eq(blocks_before));
             return;
         }
+        twin.leaked = matches!(end, End::Forget);
         let mut step = twin.real.append(new).unwrap();
+        assert_eq!(step.committed().fork().unwrap_err(), KvError::StepOpen);
         assert_eq!(step.start(), before);
         // Layers are not written in order, and not all of them unless it is to be committed.
         let skip = new.len() % spec.layers();
@@ -405,9 +410,12 @@ impl Lab {
                                 namespace: twin.namespace,
                                 prompt: twin.prompt.clone(),
                                 tokens: twin.tokens.clone(),
+                                leaked: false,
                             };
+                            assert!(!twin.leaked);
                             self.twins.push(fork);
                         }
+                        Err(KvError::StepOpen) => assert!(twin.leaked),
                         Err(error) => {
                             assert_eq!(error, KvError::OutOfSequences { max: SEQUENCES });
                             assert_eq!(self.twins.len(), SEQUENCES);
@@ -419,7 +427,10 @@ impl Lab {
                 if let Some(twin) = self.twins.get_mut(sequence) {
                     let tokens = twin.tokens.len();
                     match twin.real.truncate(keep) {
-                        Ok(()) => twin.tokens.truncate(keep),
+                        Ok(()) => {
+                            twin.tokens.truncate(keep);
+                            twin.leaked = false;
+                        }
                         Err(error) => {
                             assert!(keep > tokens);
                             let asked = keep;

@@ -1,6 +1,8 @@
 //! What is found, kept and evicted: the cases of lessons/kv.md, most of them from the unit
 //! tests of other engines. Block numbers there begin at 1, here at 0.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use tenslab::kv::{KvError, KvOptions, Namespace, PrefixHash};
 
 use super::{assert_computed, cache_with, compute, ids, join, prefill, range};
@@ -517,4 +519,27 @@ fn an_eviction_touches_as_much_of_a_large_cache_as_of_a_small_one() {
     let (small, large) = (touched(1000), touched(100_000));
     assert!(large < small + small / 4, "{small} against {large}");
     assert!(large < 500 * 7, "{large} records for 500 evictions");
+}
+
+/// A commit whose second block has no number keeps neither block nor token.
+#[test]
+fn a_hash_that_panics_commits_nothing() {
+    let fragile = PrefixHash::custom(|parent, tokens| {
+        assert_ne!(tokens[0], 13, "the hash");
+        tokens.iter().fold(parent, |hash, &token| {
+            hash.wrapping_mul(31) + u64::from(token)
+        })
+    });
+    let cache = cache_with(&whole_blocks().with_hash(fragile), 4, 8, 4);
+    let mut sequence = cache.acquire(&[], &Namespace::default(), 0, None).unwrap();
+    let unlucky = [1, 2, 3, 4, 13, 14, 15, 16, 17];
+    let result = catch_unwind(AssertUnwindSafe(|| compute(&mut sequence, &unlucky)));
+    assert!(result.is_err());
+    cache.check().unwrap();
+    assert_eq!((sequence.len(), sequence.reserved_tokens()), (0, 0));
+    let stats = cache.stats();
+    assert_eq!((stats.blocks_free, stats.blocks_registered), (8, 0));
+    compute(&mut sequence, &range(0, 9));
+    assert_computed(&sequence, &range(0, 9));
+    cache.check().unwrap();
 }

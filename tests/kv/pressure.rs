@@ -1,6 +1,8 @@
 //! Memory of idle blocks that goes back when somebody else needs it, and comes again.
 #![cfg(all(target_os = "linux", not(tenslab_portable)))]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use tenslab::kv::{KvCache, KvDims, KvError, KvLimits, KvOptions, KvSpec, Layout, Namespace};
 use tenslab::memory::{
     AllocError, Budget, CpuAllocator, Limit, SharedAllocator, Tag, resident_bytes,
@@ -268,5 +270,46 @@ fn nobody_is_refused_for_a_relief() {
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+    cache.check().unwrap();
+}
+
+/// Who panics while memory is asked for leaves no table with a block that was not copied.
+#[test]
+fn a_callback_that_panics_leaves_the_cache_as_it_was() {
+    let (cache, limit) = under_budget(Layout::default(), &KvOptions::default(), 0);
+    let prompt = range(0, 6);
+    drop(prefill(&cache, &prompt)); // blocks 0, 1, idle
+    assert_eq!(cache.relieve(6 * BLOCK).bytes, 6 * BLOCK);
+    let others = limit.charge(6 * BLOCK).unwrap();
+    let guard = limit.on_pressure(|_| panic!("a callback"));
+
+    // The beginning of block 1 is to be copied.
+    let longer = join(&prompt, &[70]);
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        cache.acquire(&longer, &Namespace::default(), 0, None)
+    }));
+    assert!(result.is_err());
+    cache.check().unwrap();
+    let stats = cache.stats();
+    assert_eq!((stats.blocks_used, stats.sequences), (0, 0));
+
+    // A last block that a fork has too is to be copied.
+    drop(guard);
+    drop(others);
+    let first = prefill(&cache, &prompt);
+    let mut twin = first.fork().unwrap();
+    let before = ids(&twin);
+    let others = limit.charge(limit.available_bytes()).unwrap();
+    let guard = limit.on_pressure(|_| panic!("a callback"));
+    let result = catch_unwind(AssertUnwindSafe(|| twin.append(&[70]).map(drop)));
+    assert!(result.is_err());
+    cache.check().unwrap();
+    assert_eq!(ids(&twin), before);
+    assert_computed(&twin, &prompt);
+
+    drop((guard, others));
+    compute(&mut twin, &longer);
+    assert_computed(&twin, &longer);
+    assert_computed(&first, &prompt);
     cache.check().unwrap();
 }

@@ -322,3 +322,32 @@ fn blocks_are_filled_by_choice() {
     read(BlockFill::Zero, |value| value.to_bits() == 0);
     read(BlockFill::Poison, f32::is_nan);
 }
+
+/// While a step writes the last block in place nobody may come to share it: `committed` lends
+/// the sequence, whose fork would read slots that the step writes.
+#[test]
+fn a_fork_is_refused_while_a_step_is_open() {
+    for cache in [
+        cache_with(&KvOptions::default(), 4, 8, 4),
+        small_cache(8, 4),
+    ] {
+        let prompt = range(0, 6);
+        let mut a = prefill(&cache, &prompt, None).unwrap();
+        let step = a.append(&[7, 8]).unwrap();
+        assert_eq!(step.committed().fork().unwrap_err(), KvError::StepOpen);
+        drop(step);
+        cache.check().unwrap();
+        assert_eq!(cache.stats().sequences, 1);
+
+        // A step that ended, one way or the other, is in nobody's way.
+        drop(a.fork().unwrap());
+        compute(&mut a, &range(0, 8));
+        drop(a.fork().unwrap());
+        // Nor is one that was leaked, once the sequence was cut or appended to again.
+        std::mem::forget(a.append(&[9]).unwrap());
+        assert_eq!(a.fork().unwrap_err(), KvError::StepOpen);
+        a.truncate(8).unwrap();
+        drop(a.fork().unwrap());
+        cache.check().unwrap();
+    }
+}

@@ -88,7 +88,8 @@ impl Ledger {
             // Not if it would have to be evicted to make room for its copy.
             .filter(|beginning| {
                 let source_is_idle = self.blocks.record(beginning.block).uses == 0;
-                need + usize::from(source_is_idle) <= free + evictable
+                // Blocks that are moving cannot be taken yet.
+                need + usize::from(source_is_idle) <= free + evictable - self.moving
             });
         Plan {
             matched: u32::try_from(matched).unwrap_or(u32::MAX),

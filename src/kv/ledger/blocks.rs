@@ -28,6 +28,10 @@ use super::table;
 /// No block.
 pub(super) const NONE: u32 = u32::MAX;
 
+/// More uses than this take pins that were leaked by the billion: then the process ends, for
+/// a count that wrapped would let a block be evicted that is read.
+const MOST_USES: u32 = u32::MAX / 2;
+
 /// What is known of one block: all that a visit needs, in one cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
@@ -197,6 +201,9 @@ impl Blocks {
             let record = self.record_mut(block);
             record.uses += 1;
             if record.uses > 1 {
+                if record.uses > MOST_USES {
+                    std::process::abort();
+                }
                 return;
             }
             debug_assert!(record.is_registered(), "block {block} was idle");

@@ -106,6 +106,7 @@ impl Ledger {
             rest = later;
         }
         if mutant::is(Mutant::KvRegistersEarly) {
+            self.number_full(slot, tokens + new.len(), rows);
             self.register_full(slot, tokens + new.len(), rows);
         }
         grown.copy = copy;
@@ -131,13 +132,38 @@ impl Ledger {
     /// Counts `tokens` more tokens of the slot as committed, and registers what is full.
     pub(in crate::kv) fn commit(&mut self, slot: u32, tokens: usize, rows: &TableRows) {
         let committed = self.slots[slot as usize].tokens + tokens;
+        self.number_full(slot, committed, rows);
         self.slots[slot as usize].tokens = committed;
         self.total_tokens += tokens;
         self.register_full(slot, committed, rows);
     }
 
-    /// Registers the slot's blocks that are full with `tokens` tokens. Where one is there
-    /// already, it takes the place of the slot's own.
+    /// Notes the chain's number in each of the slot's blocks that are full with `tokens` tokens
+    /// and not registered. By itself, for the hash may be a stranger's function: if it
+    /// panics, nothing has changed.
+    fn number_full(&mut self, slot: u32, tokens: usize, rows: &TableRows) {
+        if !self.caching {
+            return;
+        }
+        let Slot {
+            shared, namespace, ..
+        } = self.slots[slot as usize];
+        let mut parent = match shared {
+            0 => NONE,
+            shared => rows.get(slot, shared as usize - 1),
+        };
+        for index in shared as usize..tokens / self.blocks.block_tokens {
+            let block = rows.get(slot, index);
+            let tokens = self.blocks.tokens(block);
+            let hash = (self.blocks).chain_hash(&self.hash, parent, &namespace, tokens);
+            self.blocks.record_mut(block).hash = hash;
+            parent = block;
+        }
+    }
+
+    /// Registers the slot's blocks that are full with `tokens` tokens, and have their
+    /// [numbers](Self::number_full). Where one is there already, it takes the place of the
+    /// slot's own.
     pub(in crate::kv) fn register_full(&mut self, slot: u32, tokens: usize, rows: &TableRows) {
         if !self.caching {
             return;
@@ -154,7 +180,7 @@ impl Ledger {
         for index in shared as usize..full {
             let block = rows.get(slot, index);
             let tokens = self.blocks.tokens(block);
-            let hash = (self.blocks).chain_hash(&self.hash, parent, &namespace, tokens);
+            let hash = self.blocks.record(block).hash;
             let key = Key {
                 parent,
                 namespace: &namespace,
