@@ -223,7 +223,8 @@ impl KvCache {
     /// # Errors
     /// All or nothing. [`KvError::SequenceTooLong`] if one table cannot hold the tokens,
     /// [`KvError::OutOfSequences`] if `max_sequences` live, [`KvError::OutOfBlocks`] with
-    /// the numbers if too few blocks are free or evictable.
+    /// the numbers if too few blocks are free or evictable, [`KvError::Alloc`] if memory that
+    /// was [given back](Self::relieve) cannot be had again.
     pub fn acquire(
         &self,
         tokens: &[u32],

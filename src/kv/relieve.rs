@@ -37,7 +37,9 @@ impl KvCache {
     /// [`append`](super::Sequence::append) then forget idle blocks instead where they are
     /// refused, and only without any return the budget's error.
     ///
-    /// Cost: mostly one system call a block, outside the lock.
+    /// Cost: mostly one system call a block, outside the lock. Who needs one of the blocks
+    /// that are just going (16 at a time) waits; and an `acquire` or `append` that takes
+    /// blocks without memory takes the lock twice more for each block.
     pub fn relieve(&self, bytes: usize) -> Relieved {
         self.shared().relieve(bytes)
     }

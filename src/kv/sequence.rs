@@ -138,7 +138,8 @@ impl Sequence {
     /// # Errors
     /// All or nothing: the sequence is as before. [`KvError::EmptyStep`] for no tokens,
     /// [`KvError::SequenceTooLong`] if the table cannot hold them,
-    /// [`KvError::OutOfBlocks`] with the numbers if too few blocks are free.
+    /// [`KvError::OutOfBlocks`] with the numbers if too few blocks are free or evictable,
+    /// [`KvError::Alloc`] if memory that was [given back](KvCache::relieve) cannot be had again.
     pub fn append(&mut self, tokens: &[u32]) -> Result<Step<'_>, KvError> {
         if tokens.is_empty() {
             return Err(KvError::EmptyStep);
