@@ -1,6 +1,6 @@
 use crate::mutant::{self, Mutant};
 
-/// What a request would find and need, from [`KvCache::admission`].
+/// What a request would find and need, from [`KvCache::admission`](super::KvCache::admission).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Admission {
