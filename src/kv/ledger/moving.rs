@@ -54,18 +54,24 @@ impl Ledger {
         self.blocks.record_mut(block).cold = false;
     }
 
-    /// Takes an idle block in the place of a cold one that the slot's table has as its own.
-    /// `false` if there is none.
+    /// Takes a block that became free meanwhile, or an idle one, in the place of a cold one that
+    /// the slot's table has as its own. `false` if there is none.
     pub(in crate::kv) fn exchange_cold(
         &mut self,
         slot: u32,
         index: usize,
         rows: &TableRows,
     ) -> bool {
-        let Some(warm) = self.blocks.evict_oldest() else {
-            return false;
+        let warm = match self.blocks.take_warm() {
+            Some(freed) => freed,
+            None => {
+                let Some(idle) = self.blocks.evict_oldest() else {
+                    return false;
+                };
+                self.counters.evicted_for_space += 1;
+                idle
+            }
         };
-        self.counters.evicted_for_space += 1;
         let cold = rows.get(slot, index);
         let tokens = self.blocks.block_tokens;
         self.blocks.copy_tokens(cold, warm, tokens);
