@@ -2,7 +2,7 @@
 //! touch them, and how weights, KV cache and scratch share one budget.
 //!
 //! ```text
-//!   cli        inspect, plan                                       the tool
+//!   cli        inspect, plan, replay                               the tool
 //!   weights    checkpoint file ──▶ one slab ──▶ frozen tensors     kv   paged keys and values
 //!   tensor     Tensor: a view of shared storage; guards; ops
 //!   memory     SharedAllocator ──▶ Buffer ──▶ Storage; CPU, slab, budget, meter, trace, pages
