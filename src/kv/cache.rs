@@ -46,7 +46,8 @@ pub struct KvStats {
     /// Committed tokens of living sequences. A token that several of them share counts
     /// for each.
     pub tokens: usize,
-    /// Bytes of the region.
+    /// Bytes of the region, those included whose memory went back
+    /// ([`KvCache::relieve`]).
     pub reserved_bytes: usize,
     /// Bytes of the used blocks.
     pub used_bytes: usize,

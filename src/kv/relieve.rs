@@ -45,7 +45,7 @@ impl KvCache {
     }
 
     /// Calls [`relieve`](KvCache::relieve) whenever `limit` is short, until the guard or the
-    /// last handle and sequence is dropped: so idle prefixes make room for weights, say.
+    /// last handle, sequence and tensor of a block is dropped: so idle prefixes make room for weights, say.
     ///
     /// ```
     /// use tenslab::DType;

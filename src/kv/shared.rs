@@ -11,7 +11,7 @@ use crate::sync::Patience;
 use crate::types::Device;
 
 use super::layout::Part;
-use super::ledger::{Ask, Copy, Grown, Ledger, Opened, TableRows};
+use super::ledger::{Ask, Grown, Ledger, Opened, PendingCopy, TableRows};
 use super::payload::Payload;
 use super::{BlockFill, KvError, KvLimits, KvOptions, KvSpec, RegionLayout};
 
@@ -165,7 +165,7 @@ impl Shared {
     }
 
     /// Makes a copy that the ledger wants, and lets go of its source.
-    pub(super) fn copy(&self, slot: u32, copy: Copy) {
+    pub(super) fn copy(&self, slot: u32, copy: PendingCopy) {
         let to = self.rows.get(slot, copy.entry as usize);
         if mutant::is(Mutant::KvSourceGoesFirst) {
             self.release_outside(copy.from);

@@ -5,7 +5,7 @@ use crate::mutant::{self, Mutant};
 
 use super::blocks::NONE;
 use super::index::{Beginning, Key};
-use super::{Copy, Ledger, Slot, TableRows};
+use super::{Ledger, PendingCopy, Slot, TableRows};
 
 /// What a sequence wants when it begins.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +47,7 @@ pub(in crate::kv) struct Opened {
     pub(in crate::kv) fresh: u32,
     /// Is the memory of some of them to be counted again?
     pub(in crate::kv) cold: bool,
-    pub(in crate::kv) copy: Option<Copy>,
+    pub(in crate::kv) copy: Option<PendingCopy>,
 }
 
 impl Ledger {

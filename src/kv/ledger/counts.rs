@@ -8,7 +8,8 @@ use super::table;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct KvCounters {
-    /// Requests that were admitted.
+    /// Requests that were admitted, those included that got their blocks and were refused the
+    /// memory of them by a budget.
     pub requests: u64,
     /// Tokens of their prompts.
     pub query_tokens: u64,

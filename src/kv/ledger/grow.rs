@@ -5,12 +5,12 @@ use crate::mutant::{self, Mutant};
 
 use super::blocks::NONE;
 use super::index::Key;
-use super::{Copy, Ledger, Slot, TableRows};
+use super::{Ledger, PendingCopy, Slot, TableRows};
 
-/// A sequence that has room for more. Filled in as [`Opened`] is.
+/// A sequence that has room for more. Filled in as an `Opened` is.
 #[derive(Debug, Default)]
 pub(in crate::kv) struct Grown {
-    pub(in crate::kv) copy: Option<Copy>,
+    pub(in crate::kv) copy: Option<PendingCopy>,
     /// Is the memory of some of its new blocks to be counted again?
     pub(in crate::kv) cold: bool,
 }

@@ -52,7 +52,7 @@ fn table<T>(len: usize, value: impl FnMut(usize) -> T) -> Result<Box<[T]>, KvErr
 /// is told so: `from` is held until [`Ledger::release_outside`].
 #[derive(Debug, Clone, Copy)]
 #[must_use = "the source is held"]
-pub(super) struct Copy {
+pub(super) struct PendingCopy {
     pub(super) from: u32,
     pub(super) entry: u32,
 }
@@ -186,11 +186,11 @@ impl Ledger {
         entry: u32,
         tokens: usize,
         rows: &TableRows,
-    ) -> Copy {
+    ) -> PendingCopy {
         let to = rows.get(slot, entry as usize);
         self.blocks.copy_tokens(from, to, tokens);
         self.counters.copied_blocks += 1;
-        Copy { from, entry }
+        PendingCopy { from, entry }
     }
 
     /// Gives back the blocks behind the first `keep` of the slot's table, last first. They

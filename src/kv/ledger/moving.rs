@@ -10,7 +10,7 @@
 use crate::kv::KvError;
 
 use super::blocks::NONE;
-use super::{Copy, Ledger, TableRows};
+use super::{Ledger, PendingCopy, TableRows};
 
 impl Ledger {
     /// Takes free blocks, and idle ones where none is free, out into `blocks`. Returns how
@@ -82,7 +82,7 @@ impl Ledger {
     }
 
     /// Takes back that the slot's last block was to be exchanged for a copy.
-    pub(in crate::kv) fn undo_copy(&mut self, slot: u32, copy: Copy, rows: &TableRows) {
+    pub(in crate::kv) fn undo_copy(&mut self, slot: u32, copy: PendingCopy, rows: &TableRows) {
         let entry = copy.entry as usize;
         self.blocks.release(rows.get(slot, entry));
         rows.set(slot, entry, copy.from);
@@ -104,7 +104,7 @@ impl Ledger {
         &mut self,
         slot: u32,
         tokens: usize,
-        copy: Option<Copy>,
+        copy: Option<PendingCopy>,
         rows: &TableRows,
     ) {
         if let Some(copy) = copy {
