@@ -2,8 +2,8 @@
 //!
 //! The tool counts what its own process does, so that `replay` can say how many heap
 //! blocks a request costs on the machine and the build at hand, and not only in a test.
-//! The price is one addition to a thread-local number for each heap block, against the
-//! 20 ns and more that making one takes; giving one back is not counted and costs nothing.
+//! The price is one addition to a thread-local number for each heap block; giving one back is
+//! not counted.
 //! The times of `replay` do not feel it: where the count is 0, nothing was added.
 //! The library has no global allocator: only this binary does.
 
