@@ -4,6 +4,7 @@
 //!   both packed               one block move
 //!   rows packed in both       a move for each row           [T, H, D] ─▶ [H, T, D]
 //!   rows against columns      turned tile by tile           a transposed matrix
+//!     few and wide            column by column
 //!   anything else             element by element            a column
 //! ```
 //!
@@ -11,7 +12,7 @@
 //! are arrays of bytes: a copy has no opinion on values or on alignment, and moves no
 //! NaN through a register that could quiet it.
 
-use super::loops::Loops;
+use super::loops::{Loop, Loops};
 use super::rows::for_each_row;
 use super::span::{Reading, Writing};
 #[cfg(feature = "rayon")]
@@ -143,6 +144,17 @@ fn copy_loops<const N: usize>(loops: &Loops, to: &mut [[u8; N]], from: &[[u8; N]
     if row.to == 1 && row.from == 1 {
         return copy_rows(loops, row.size * N, to, from);
     }
+    if N == 8
+        && let Some(column) = columns_that_stay(loops, N)
+    {
+        let outer = loops.without(loops.all().len() - 2);
+        return outer.for_each(1, |to_at, from_at| {
+            for at in 0..column.size {
+                let to = &mut to[to_at + at * column.to..][..row.size];
+                copy_column(to, &from[from_at + at..], row.from);
+            }
+        });
+    }
     if row.to == 1 && loops.all().len() > 1 {
         return for_each_row::<true, _, _>(loops, from, to, |_, elements, to| {
             to.copy_from_slice(elements)
@@ -155,6 +167,45 @@ fn copy_loops<const N: usize>(loops: &Loops, to: &mut [[u8; N]], from: &[[u8; N]
             *to = *from;
         }
     });
+}
+
+/// The loop over the source's columns, if each is a row of the target and its cache lines are
+/// so few that they stay in the first cache until all of each was read.
+///
+/// Then turning wide elements two at a time is no gain on one at a time, whose reads and
+/// writes never split a line.
+fn columns_that_stay(loops: &Loops, width: usize) -> Option<Loop> {
+    let [.., column, row] = *loops.all() else {
+        return None;
+    };
+    // Lines that are a power of two apart meet in few of the 64 sets of a first cache of
+    // 4 KiB a way, of which half of 8 ways are counted on.
+    let apart = 1 << (row.from * width).trailing_zeros().clamp(6, 12);
+    let sets = 4096 / apart;
+    (row.to == 1 && column.from == 1 && row.size <= 4 * sets).then_some(column)
+}
+
+/// A column of the source, whose elements are `step` apart.
+fn copy_column<const N: usize>(to: &mut [[u8; N]], from: &[[u8; N]], step: usize) {
+    let mut rest = from;
+    let (fours, last) = to.as_chunks_mut::<4>();
+    for four in fours {
+        // One look at the bounds for all of them.
+        let from = &rest[..3 * step + 1];
+        // Four moves: an array at once would be put together in a vector first.
+        four[0] = from[0];
+        four[1] = from[step];
+        four[2] = from[2 * step];
+        four[3] = from[3 * step];
+        rest = if rest.len() > 4 * step {
+            &rest[4 * step..]
+        } else {
+            &[]
+        };
+    }
+    for (to, from) in last.iter_mut().zip(rest.iter().step_by(step)) {
+        *to = *from;
+    }
 }
 
 /// Rows that are packed on both sides. A short one is a move or two of a known width
