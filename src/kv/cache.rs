@@ -46,6 +46,10 @@ pub struct KvStats {
     /// Committed tokens of living sequences. A token that several of them share counts
     /// for each.
     pub tokens: usize,
+    /// Slots without a committed token in the last blocks that those sequences fill: what
+    /// blocks waste. A block that several sequences end in counts for each; reserved blocks are
+    /// not counted.
+    pub empty_slots: usize,
     /// Bytes of the region, those included whose memory went back
     /// ([`KvCache::relieve`]).
     pub reserved_bytes: usize,
@@ -156,7 +160,7 @@ impl KvCache {
         let start = NonNull::new(region.as_ptr()).unwrap_or(NonNull::dangling());
         // SAFETY: a region of this layout, which lives as long as its ledger.
         let shadow = unsafe { Shadow::new(start, layout) };
-        let ledger = Ledger::new(blocks, slots, spec.block_tokens(), options, shadow)?;
+        let ledger = Ledger::new(blocks, slots, spec.tokens(), options, shadow)?;
         if options.populate() {
             populate(region.as_mut_slice(), 1)?;
         }
@@ -226,6 +230,8 @@ impl KvCache {
     /// [`KvError::OutOfSequences`] if `max_sequences` live, [`KvError::OutOfBlocks`] with
     /// the numbers if too few blocks are free or evictable, [`KvError::Alloc`] if memory that
     /// was [given back](Self::relieve) cannot be had again.
+    // Inlined, and its work not: see `Sequence::append`.
+    #[inline]
     pub fn acquire(
         &self,
         tokens: &[u32],
@@ -233,25 +239,37 @@ impl KvCache {
         reserve: usize,
         max_hit: Option<usize>,
     ) -> Result<Sequence, KvError> {
+        let mut opened = Opened::default();
+        self.open(tokens, namespace, reserve, max_hit, &mut opened)?;
+        let Opened {
+            slot,
+            held,
+            hit_tokens,
+            ..
+        } = opened;
+        Ok(Sequence::new(self.clone(), slot, held, hit_tokens))
+    }
+
+    /// Opens a slot for [`acquire`](Self::acquire).
+    fn open(
+        &self,
+        tokens: &[u32],
+        namespace: &Namespace,
+        reserve: usize,
+        max_hit: Option<usize>,
+        opened: &mut Opened,
+    ) -> Result<(), KvError> {
         let ask = self.ask(tokens, namespace, reserve, max_hit)?;
         let shared = self.shared();
-        let mut opened = Opened::default();
-        shared.open(&ask, &mut opened)?;
-        let fresh = opened.fresh..ask.blocks;
-        let held = ask.blocks.max(opened.fresh);
-        let sequence = Sequence::new(self.clone(), opened.slot, held, opened.hit_tokens);
+        shared.open(&ask, opened)?;
         if opened.cold {
-            shared.warm(opened.slot, fresh.clone(), |ledger| {
-                // The sequence is dropped, and with it all that was taken.
-                let whole = opened.fresh as usize * shared.spec.block_tokens();
-                ledger.forgo_beginning(opened.slot, whole, opened.copy, &shared.rows);
-            })?;
+            shared.warm_opened(opened)?;
         }
-        shared.fill(opened.slot, fresh);
-        if let Some(copy) = opened.copy {
-            shared.copy(opened.slot, copy);
+        shared.fill(opened.slot, opened.fresh..opened.held);
+        if let Some(copy) = &opened.copy {
+            shared.copy(opened.slot, *copy);
         }
-        Ok(sequence)
+        Ok(())
     }
 
     /// What [`acquire`](Self::acquire) would find and need now. By the time of the acquire it
@@ -336,6 +354,7 @@ impl KvCache {
                 blocks_registered: ledger.registered_block_count(),
                 sequences: ledger.sequence_count(),
                 tokens: ledger.token_count(),
+                empty_slots: ledger.empty_slot_count(),
                 reserved_bytes: shared.region.len(),
                 used_bytes: used * shared.spec.block_bytes(),
             }

@@ -52,8 +52,10 @@ impl LayerSet {
     /// Those of the layers `0..layers` that are not in the set.
     pub(super) fn missing_of(&self, layers: usize) -> Self {
         let mut missing = Self::default();
-        for layer in (0..layers).filter(|&layer| !self.contains(layer)) {
-            missing.insert(layer);
+        for (at, (missing, word)) in missing.words.iter_mut().zip(self.words).enumerate() {
+            let here = layers.saturating_sub(at * WORD_BITS).min(WORD_BITS);
+            // The lowest `here` bits; a shift by all of them would be one too far.
+            *missing = !word & u64::MAX.checked_shr((WORD_BITS - here) as u32).unwrap_or(0);
         }
         missing
     }

@@ -138,6 +138,7 @@
 //! [`SharedAllocator`]: crate::memory::SharedAllocator
 
 mod admission;
+mod block_tokens;
 mod cache;
 mod config;
 mod error;

@@ -53,6 +53,7 @@ pub struct Sequence {
 impl Sequence {
     /// `slot` is open in the cache's ledger, and nobody else's; its table holds `held` blocks
     /// and `hit_tokens` committed tokens.
+    #[inline]
     pub(super) fn new(cache: KvCache, slot: u32, held: u32, hit_tokens: usize) -> Self {
         Self {
             cache,
@@ -140,18 +141,26 @@ impl Sequence {
     /// [`KvError::SequenceTooLong`] if the table cannot hold them,
     /// [`KvError::OutOfBlocks`] with the numbers if too few blocks are free or evictable,
     /// [`KvError::Alloc`] if memory that was [given back](KvCache::relieve) cannot be had again.
+    // Inlined, and its work not: so the step is made where it is to be, and not moved there out
+    // of a `Result`.
+    #[inline]
     pub fn append(&mut self, tokens: &[u32]) -> Result<Step<'_>, KvError> {
+        let held_before = self.held;
+        self.make_room(tokens)?;
+        Ok(Step::new(self, tokens.len(), held_before))
+    }
+
+    /// Holds blocks for `tokens` behind its own ones, which are noted there.
+    fn make_room(&mut self, tokens: &[u32]) -> Result<(), KvError> {
         if tokens.is_empty() {
             return Err(KvError::EmptyStep);
         }
         let wanted = self.len.saturating_add(tokens.len());
-        let blocks = self.shared().table_blocks(wanted)?;
-        let held_before = self.held;
-        let blocks = blocks.max(held_before);
-        (self.shared()).grow(self.slot, tokens, held_before, blocks)?;
+        let blocks = self.shared().table_blocks(wanted)?.max(self.held);
+        (self.shared()).grow(self.slot, tokens, self.held, blocks)?;
         self.held = blocks;
         self.in_step = true;
-        Ok(Step::new(self, tokens.len(), held_before))
+        Ok(())
     }
 
     /// Shortens the sequence to its first `len` tokens, and gives back the blocks behind
@@ -231,7 +240,7 @@ impl Sequence {
             let layers = spec.layers();
             return Err(KvError::NoSuchLayer { layer, layers });
         }
-        let full = self.len / spec.block_tokens();
+        let full = spec.tokens().full(self.len);
         if block >= full {
             let blocks = full;
             return Err(KvError::NoSuchBlock { block, blocks });
@@ -378,6 +387,7 @@ impl Sequence {
     }
 
     /// Ends a step: gives back the blocks behind the first `keep`, if there are any.
+    #[inline]
     pub(super) fn end_step(&mut self, keep: u32) {
         self.in_step = false;
         if self.held > keep {
@@ -396,6 +406,7 @@ pub(super) fn filled(len: usize, block: usize, block_tokens: usize) -> usize {
 }
 
 impl Drop for Sequence {
+    #[inline]
     fn drop(&mut self) {
         self.shared().close(self.slot);
     }

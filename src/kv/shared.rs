@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use crate::memory::poison::unpoison;
-use crate::memory::{Biased, Buffer};
+use crate::memory::{AllocError, Biased, Buffer};
 use crate::mutant::{self, Mutant};
 use crate::sync::Patience;
 use crate::types::Device;
@@ -60,6 +60,19 @@ impl Shared {
         self.patiently(|ledger| ledger.open(ask, &self.rows, opened))
     }
 
+    /// Has the memory of a slot's new blocks counted again. The slot is closed if that fails.
+    #[cold]
+    pub(super) fn warm_opened(&self, opened: &Opened) -> Result<(), AllocError> {
+        let slot = opened.slot;
+        let open = OpenSlot { of: self, slot };
+        self.warm(slot, opened.fresh..opened.held, |ledger| {
+            let whole = opened.fresh as usize * self.spec.block_tokens();
+            ledger.forgo_beginning(slot, whole, opened.copy, &self.rows);
+        })?;
+        std::mem::forget(open);
+        Ok(())
+    }
+
     /// Room for `new` tokens behind the committed ones of the slot's sequence, whose table
     /// holds `held` blocks and is to hold `blocks`; all or nothing.
     pub(super) fn grow(
@@ -76,22 +89,33 @@ impl Shared {
                 self.patiently(|ledger| ledger.grow(slot, new, blocks, &self.rows, &mut grown))?
             }
         }
-        let Grown { copy, cold } = grown;
-        if cold {
-            let target = copy.map(|copy| copy.entry);
-            let entries = target.into_iter().chain(held..blocks);
-            self.warm(slot, entries, |ledger| {
-                if let Some(copy) = copy {
-                    ledger.undo_copy(slot, copy, &self.rows);
-                }
-                ledger.give_back_tail(slot, held, &self.rows);
-            })?;
+        // Looked at where it lies: see `Opened`.
+        if grown.cold {
+            self.warm_grown(slot, grown.copy, held..blocks)?;
         }
         self.fill(slot, held..blocks);
-        if let Some(copy) = copy {
-            self.copy(slot, copy);
+        if let Some(copy) = &grown.copy {
+            self.copy(slot, *copy);
         }
         Ok(())
+    }
+
+    /// Has the memory of the table's new `entries` counted again, and that of a copy's target.
+    #[cold]
+    fn warm_grown(
+        &self,
+        slot: u32,
+        copy: Option<PendingCopy>,
+        entries: Range<u32>,
+    ) -> Result<(), AllocError> {
+        let target = copy.map(|copy| copy.entry);
+        let all = target.into_iter().chain(entries.clone());
+        self.warm(slot, all, |ledger| {
+            if let Some(copy) = copy {
+                ledger.undo_copy(slot, copy, &self.rows);
+            }
+            ledger.give_back_tail(slot, entries.start, &self.rows);
+        })
     }
 
     /// Asks the ledger, again and again while it has too few blocks only because others are
@@ -248,6 +272,18 @@ impl Shared {
     pub(super) fn plane_ptr(&self, block: u32, layer: usize, part: Part) -> *mut u8 {
         let offset = self.layout.plane_at(block as usize, layer, part);
         self.region.as_ptr().wrapping_add(offset)
+    }
+}
+
+/// A slot without a sequence yet; dropping closes it, also where an allocator panics.
+struct OpenSlot<'a> {
+    of: &'a Shared,
+    slot: u32,
+}
+
+impl Drop for OpenSlot<'_> {
+    fn drop(&mut self) {
+        self.of.close(self.slot);
     }
 }
 

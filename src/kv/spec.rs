@@ -2,6 +2,7 @@ use std::fmt;
 
 use crate::types::DType;
 
+use super::block_tokens::BlockTokens;
 use super::layout::{BlockLayout, BlockSizes, Layout, Part};
 use super::{KvError, KvFormat, RegionLayout};
 
@@ -127,6 +128,7 @@ pub struct KvSpec {
     dtype: DType,
     layout: Layout,
     block: BlockLayout,
+    tokens: BlockTokens,
 }
 
 impl KvSpec {
@@ -200,6 +202,7 @@ impl KvSpec {
             dtype,
             layout,
             block: BlockLayout::new(layout, sizes)?,
+            tokens: BlockTokens::new(dims.block_tokens),
         })
     }
 
@@ -291,7 +294,13 @@ impl KvSpec {
     /// Blocks that `tokens` tokens take: the last one may be partly filled.
     #[must_use]
     pub fn blocks_for(&self, tokens: usize) -> usize {
-        tokens.div_ceil(self.dims.block_tokens)
+        self.tokens.needed(tokens)
+    }
+
+    /// Tokens in a block, to divide by.
+    #[inline]
+    pub(super) fn tokens(&self) -> BlockTokens {
+        self.tokens
     }
 
     /// Bytes of the blocks that `tokens` tokens of one sequence take, or `None` above

@@ -33,6 +33,7 @@ pub struct Step<'a> {
 
 impl<'a> Step<'a> {
     /// `sequence` holds blocks for `tokens` more tokens.
+    #[inline]
     pub(super) fn new(sequence: &'a mut Sequence, tokens: usize, keeps: u32) -> Self {
         Self {
             sequence,
@@ -227,6 +228,7 @@ impl<'a> Step<'a> {
 }
 
 impl Drop for Step<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.sequence.end_step(self.keeps);
     }

@@ -63,9 +63,10 @@ impl<'a> BlockTable<'a> {
         if position >= self.tokens {
             return None;
         }
-        let block_tokens = self.shared().spec.block_tokens();
-        let block = self.sequence.block_id(position / block_tokens).get();
-        let slot = u64::from(block) * block_tokens as u64 + (position % block_tokens) as u64;
+        let tokens = self.shared().spec.tokens();
+        let (index, slot) = tokens.place(position);
+        let block = self.sequence.block_id(index).get();
+        let slot = u64::from(block) * tokens.count() as u64 + slot as u64;
         // 32 bits times at most `MAX_BLOCK_TOKENS`: below 2^52.
         Some(slot as i64)
     }

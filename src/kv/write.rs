@@ -98,7 +98,7 @@ impl<'s> LayerMut<'s> {
             at: None,
             lends: PhantomData,
         };
-        runs.at = Some(runs.first_of(start / spec.block_tokens(), Part::Keys));
+        runs.at = Some(runs.first_of(spec.tokens().full(start), Part::Keys));
         Ok(runs)
     }
 

@@ -4,7 +4,7 @@
 //! and what happens when something runs out. `contents`: what is written is what is
 //! read, in every layout and dtype, where it lies; `one_component`: that without values.
 //! `prefix`: what is found, kept and evicted, after the unit tests of other engines
-//! (lessons/kv.md). `sharing`: forks, truncation, copies, tensors, pins. `tables`: block tables
+//! (lessons/kv.md); `counters`: what is counted meanwhile. `sharing`: forks, truncation, copies, tensors, pins. `tables`: block tables
 //! for kernels. `threads`: several sequences at once. `region`: what the system sees of the
 //! region. `pressure`: memory that goes back. `lessons`: other cases of that list. `model`:
 //! random operations against a model, byte for byte. `plan`: what a budget holds, and what a
@@ -16,6 +16,7 @@
 #[cfg(tenslab_asan)]
 mod asan;
 mod contents;
+mod counters;
 mod lessons;
 mod lifecycle;
 mod model;

@@ -8,7 +8,7 @@ use tenslab::kv::{KvError, KvOptions, Namespace, PrefixHash};
 use super::{assert_computed, cache_with, compute, ids, join, prefill, range};
 
 /// Whole blocks only, as the engines do that the scenarios come from.
-fn whole_blocks() -> KvOptions {
+pub(super) fn whole_blocks() -> KvOptions {
     KvOptions::default().with_partial_hits(false)
 }
 
@@ -460,65 +460,6 @@ fn a_beginning_is_forgone_where_its_source_is_the_last_block() {
     drop(prefill(&cache, &range(0, 4), None).unwrap());
     let other = prefill(&cache, &join(&range(0, 2), &[9]), None).unwrap();
     assert_eq!((other.hit_tokens(), ids(&other)), (0, vec![0]));
-}
-
-/// Hits over the last requests (scenario 18) and since the cache was made.
-#[test]
-fn hits_are_counted() {
-    let options = whole_blocks().with_hit_window(2);
-    let cache = cache_with(&options, 4, 16, 4);
-    drop(prefill(&cache, &range(0, 8), None).unwrap());
-    assert!(cache.hit_rate().abs() < 1e-9);
-    drop(prefill(&cache, &range(0, 8), Some(8)).unwrap());
-    assert!((cache.hit_rate() - 0.5).abs() < 1e-9);
-    drop(prefill(&cache, &range(0, 8), Some(8)).unwrap());
-    assert!((cache.hit_rate() - 1.0).abs() < 1e-9);
-    let counters = cache.counters();
-    assert_eq!((counters.requests, counters.query_tokens), (3, 24));
-    assert_eq!((counters.hit_tokens, counters.hit_blocks), (16, 4));
-}
-
-/// What an eviction looks at does not grow with the cache: counted, not timed.
-#[test]
-fn an_eviction_touches_as_much_of_a_large_cache_as_of_a_small_one() {
-    let touched = |blocks: usize| {
-        let dims = tenslab::kv::KvDims {
-            layers: 1,
-            kv_heads: 1,
-            key_dim: 1,
-            value_dim: 1,
-            block_tokens: 1,
-        };
-        let spec = tenslab::kv::KvSpec::new(dims, tenslab::DType::F32).unwrap();
-        let limits = super::limits(blocks, 2, blocks);
-        let options = whole_blocks().with_hash(PrefixHash::seeded(1));
-        let cache =
-            tenslab::kv::KvCache::with_options(spec, limits, &options, tenslab::memory::cpu())
-                .unwrap();
-        let all = range(0, u32::try_from(blocks).unwrap());
-        let mut sequence = cache.acquire(&all, &Namespace::default(), 0, None).unwrap();
-        let mut step = sequence.append(&all).unwrap();
-        step.layer_mut(0)
-            .unwrap()
-            .runs::<f32>()
-            .unwrap()
-            .for_each(drop);
-        step.commit().unwrap();
-        drop(sequence);
-        assert_eq!(cache.stats().blocks_idle, blocks);
-        let before = cache.counters();
-        drop(
-            cache
-                .acquire(&[], &Namespace::default(), 500, None)
-                .unwrap(),
-        );
-        let after = cache.counters();
-        assert_eq!(after.evicted_for_space - before.evicted_for_space, 500);
-        after.touched_records - before.touched_records
-    };
-    let (small, large) = (touched(1000), touched(100_000));
-    assert!(large < small + small / 4, "{small} against {large}");
-    assert!(large < 500 * 7, "{large} records for 500 evictions");
 }
 
 /// A commit whose second block has no number keeps neither block nor token.

@@ -43,6 +43,8 @@ pub(in crate::kv) struct Plan {
 pub(in crate::kv) struct Opened {
     pub(in crate::kv) slot: u32,
     pub(in crate::kv) hit_tokens: usize,
+    /// Blocks in the table.
+    pub(in crate::kv) held: u32,
     /// The first entry of the table that was taken; those behind it were too.
     pub(in crate::kv) fresh: u32,
     /// Is the memory of some of them to be counted again?
@@ -53,7 +55,7 @@ pub(in crate::kv) struct Opened {
 impl Ledger {
     /// How `ask` would be met. `found` is told each whole block that is there, in order.
     pub(in crate::kv) fn plan(&self, ask: &Ask<'_>, mut found: impl FnMut(usize, u32)) -> Plan {
-        let block_tokens = self.blocks.block_tokens;
+        let block_tokens = self.blocks.block_tokens.count();
         let max_hit = match self.caching {
             true => ask.max_hit.min(ask.tokens.len()),
             false => 0,
@@ -164,7 +166,7 @@ impl Ledger {
             tokens: plan.hit_tokens,
             namespace: *ask.namespace,
         };
-        self.total_tokens += plan.hit_tokens;
+        self.recount(0, plan.hit_tokens);
         let copy = plan.beginning.map(|beginning| {
             self.begin_copy(slot, beginning.block, plan.matched, beginning.tokens, rows)
         });
@@ -175,6 +177,7 @@ impl Ledger {
         self.counters.hit_blocks += u64::from(plan.matched);
         self.window.add(query, hit);
         opened.slot = slot;
+        opened.held = self.slots[slot as usize].held;
         opened.hit_tokens = plan.hit_tokens;
         opened.fresh = plan.matched;
         opened.cold = self.blocks.cold.len < cold_before;

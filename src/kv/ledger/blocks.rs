@@ -18,6 +18,7 @@
 
 use std::cell::Cell;
 
+use crate::kv::block_tokens::BlockTokens;
 use crate::kv::{KvError, Namespace};
 use crate::mutant::{self, Mutant};
 
@@ -101,7 +102,7 @@ pub(super) struct Blocks {
     pub(super) records: Box<[Record]>,
     /// `block_tokens` for each block: those it is registered with, or is being filled with.
     tokens: Box<[u32]>,
-    pub(super) block_tokens: usize,
+    pub(super) block_tokens: BlockTokens,
     /// Of blocks without a parent.
     pub(super) namespaces: Box<[Namespace]>,
     pub(super) index: Index,
@@ -116,11 +117,17 @@ pub(super) struct Blocks {
 
 impl Blocks {
     /// All free, to be taken in ascending order.
-    pub(super) fn new(count: u32, block_tokens: usize, shadow: Shadow) -> Result<Self, KvError> {
+    pub(super) fn new(
+        count: u32,
+        block_tokens: BlockTokens,
+        shadow: Shadow,
+    ) -> Result<Self, KvError> {
         let len = count as usize;
-        let tokens = len.checked_mul(block_tokens).ok_or(KvError::Overflow {
-            what: "the kv tokens",
-        })?;
+        let tokens = len
+            .checked_mul(block_tokens.count())
+            .ok_or(KvError::Overflow {
+                what: "the kv tokens",
+            })?;
         let mut next = 0;
         let records = table(len, |_| {
             next += 1;
@@ -179,18 +186,18 @@ impl Blocks {
     /// The tokens of a block: the first `filled` of them mean something.
     #[inline]
     pub(super) fn tokens(&self, block: u32) -> &[u32] {
-        &self.tokens[block as usize * self.block_tokens..][..self.block_tokens]
+        &self.tokens[block as usize * self.block_tokens.count()..][..self.block_tokens.count()]
     }
 
     #[inline]
     pub(super) fn tokens_mut(&mut self, block: u32) -> &mut [u32] {
-        &mut self.tokens[block as usize * self.block_tokens..][..self.block_tokens]
+        &mut self.tokens[block as usize * self.block_tokens.count()..][..self.block_tokens.count()]
     }
 
     /// The first `count` tokens of a block, once more for another.
     pub(super) fn copy_tokens(&mut self, from: u32, to: u32, count: usize) {
-        let first = from as usize * self.block_tokens;
-        let to = to as usize * self.block_tokens;
+        let first = from as usize * self.block_tokens.count();
+        let to = to as usize * self.block_tokens.count();
         self.tokens.copy_within(first..first + count, to);
     }
 
@@ -259,6 +266,24 @@ impl Blocks {
         };
         self.lend_to_one(block);
         Some(block)
+    }
+
+    /// Free blocks whose memory is there, at most `wanted`, each for one user. Returns how many
+    /// it `put`.
+    pub(super) fn take_free(&mut self, wanted: usize, mut put: impl FnMut(usize, u32)) -> usize {
+        let count = self.free.len.min(wanted);
+        let mut next = self.free.first;
+        for index in 0..count {
+            let block = next;
+            let record = &mut self.records[block as usize];
+            next = std::mem::replace(&mut record.newer, NONE);
+            record.uses = 1;
+            self.shadow.lend(block);
+            put(index, block);
+        }
+        self.free.first = next;
+        self.free.len -= count;
+        count
     }
 
     /// The first use of a block that is nobody's.

@@ -47,12 +47,12 @@ impl Ledger {
             rule(self.slots[id].tokens == 0, "a free slot has tokens", id)?;
         }
         let mut uses = vec![0; self.blocks.total()];
-        let mut tokens = 0;
+        let (mut tokens, mut empty) = (0, 0);
         for (slot, each) in (0_u32..).zip(&self.slots) {
             let (id, held) = (slot as usize, each.held as usize);
             rule(held <= rows.width, "a table is longer than its row", id)?;
             rule(
-                each.tokens <= held * self.blocks.block_tokens,
+                each.tokens <= held * self.blocks.block_tokens.count(),
                 "a slot has tokens without blocks",
                 id,
             )?;
@@ -61,7 +61,7 @@ impl Ledger {
                 "a shared part beyond the table",
                 id,
             )?;
-            let full = each.tokens / self.blocks.block_tokens;
+            let full = self.blocks.block_tokens.full(each.tokens);
             rule(
                 !self.caching || each.shared as usize >= full,
                 "a full block is not registered",
@@ -94,11 +94,17 @@ impl Ledger {
                 }
             }
             tokens += each.tokens;
+            empty += self.blocks.block_tokens.empty(each.tokens);
         }
         rule(
             tokens == self.total_tokens,
             "token counts do not add up",
             tokens,
+        )?;
+        rule(
+            empty == self.empty_slots,
+            "empty slots do not add up",
+            empty,
         )?;
         Ok(uses)
     }
@@ -135,7 +141,7 @@ impl Ledger {
                 tokens,
             };
             let found = blocks.find(&key);
-            let is_full = tokens.len() == blocks.block_tokens;
+            let is_full = tokens.len() == blocks.block_tokens.count();
             rule(
                 found == Some(block) || !is_full && found.is_some(),
                 "a registered block is not found",

@@ -19,6 +19,10 @@ pub struct KvCounters {
     pub hit_blocks: u64,
     /// Blocks that were taken to be filled.
     pub taken_blocks: u64,
+    /// Blocks that were given back and not kept: reserved ones, partly filled ones, ones
+    /// that were there already. So `taken_blocks` are these, the evicted and superseded ones,
+    /// and those that are used or idle now.
+    pub freed_blocks: u64,
     /// Blocks that were registered.
     pub registered_blocks: u64,
     /// Blocks that were computed although they were there: the first one was kept.
@@ -36,6 +40,16 @@ pub struct KvCounters {
     pub copied_blocks: u64,
     /// Records that were looked at to find, register and forget blocks.
     pub touched_records: u64,
+}
+
+impl KvCounters {
+    /// Blocks that could be found and then no more.
+    pub(super) fn forgotten_blocks(&self) -> u64 {
+        self.evicted_for_space
+            + self.evicted_for_pressure
+            + self.evicted_by_reset
+            + self.superseded_blocks
+    }
 }
 
 /// Hits among the last requests: a ring that never grows.

@@ -12,7 +12,7 @@ impl Ledger {
         let Slot { shared, tokens, .. } = self.slots[slot as usize];
         self.give_back_tail(slot, shared, rows);
         self.release_end(slot, rows);
-        self.total_tokens -= tokens;
+        self.recount(tokens, 0);
         self.slots[slot as usize] = Slot::default();
         if !mutant::is(Mutant::KvSlotGoesFirst) {
             self.give_slot_back(slot);
@@ -35,8 +35,7 @@ impl Ledger {
         if tokens == 0 {
             return;
         }
-        let block_tokens = self.blocks.block_tokens;
-        let (tail, filled) = (tokens / block_tokens, tokens % block_tokens);
+        let (tail, filled) = self.blocks.block_tokens.place(tokens);
         if !self.partial || filled == 0 || tail < shared as usize {
             return;
         }
@@ -72,7 +71,7 @@ impl Ledger {
     /// Shortens the slot's sequence to `tokens` tokens. Returns the blocks it has then.
     pub(in crate::kv) fn truncate(&mut self, slot: u32, tokens: usize, rows: &TableRows) -> u32 {
         let before = self.slots[slot as usize];
-        let keep = u32::try_from(tokens.div_ceil(self.blocks.block_tokens)).unwrap_or(u32::MAX);
+        let keep = u32::try_from(self.blocks.block_tokens.needed(tokens)).unwrap_or(u32::MAX);
         self.give_back_tail(slot, keep.max(before.shared), rows);
         self.slots[slot as usize].shared = before.shared.min(keep);
         if keep < before.shared {
@@ -86,7 +85,8 @@ impl Ledger {
         let after = &mut self.slots[slot as usize];
         after.held = after.held.min(keep);
         after.tokens = tokens;
-        self.total_tokens -= before.tokens - tokens;
-        after.held
+        let held = after.held;
+        self.recount(before.tokens, tokens);
+        held
     }
 }

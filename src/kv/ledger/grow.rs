@@ -46,8 +46,7 @@ impl Ledger {
             tokens,
             ..
         } = self.slots[slot as usize];
-        let block_tokens = self.blocks.block_tokens;
-        let (tail, filled) = (tokens / block_tokens, tokens % block_tokens);
+        let (tail, filled) = self.blocks.block_tokens.place(tokens);
         let copies = filled > 0 && self.is_not_its_own(slot, tail, shared, rows);
         let need = blocks.saturating_sub(held) as usize + usize::from(copies);
         if need > self.blocks.available() {
@@ -73,8 +72,7 @@ impl Ledger {
             tokens,
             ..
         } = self.slots[slot as usize];
-        let block_tokens = self.blocks.block_tokens;
-        let (tail, filled) = (tokens / block_tokens, tokens % block_tokens);
+        let (tail, filled) = self.blocks.block_tokens.place(tokens);
         let cold_before = self.blocks.cold.len;
         let mut copy = None;
         if copies && let Some(to) = self.take_block() {
@@ -98,8 +96,9 @@ impl Ledger {
         let mut at = tokens;
         let mut rest = new;
         while !rest.is_empty() {
-            let block = rows.get(slot, at / block_tokens);
-            let place = &mut self.blocks.tokens_mut(block)[at % block_tokens..];
+            let (index, in_block) = self.blocks.block_tokens.place(at);
+            let block = rows.get(slot, index);
+            let place = &mut self.blocks.tokens_mut(block)[in_block..];
             let (now, later) = rest.split_at(place.len().min(rest.len()));
             place[..now.len()].copy_from_slice(now);
             at += now.len();
@@ -131,10 +130,11 @@ impl Ledger {
 
     /// Counts `tokens` more tokens of the slot as committed, and registers what is full.
     pub(in crate::kv) fn commit(&mut self, slot: u32, tokens: usize, rows: &TableRows) {
-        let committed = self.slots[slot as usize].tokens + tokens;
+        let before = self.slots[slot as usize].tokens;
+        let committed = before + tokens;
         self.number_full(slot, committed, rows);
         self.slots[slot as usize].tokens = committed;
-        self.total_tokens += tokens;
+        self.recount(before, committed);
         self.register_full(slot, committed, rows);
     }
 
@@ -152,7 +152,7 @@ impl Ledger {
             0 => NONE,
             shared => rows.get(slot, shared as usize - 1),
         };
-        for index in shared as usize..tokens / self.blocks.block_tokens {
+        for index in shared as usize..self.blocks.block_tokens.full(tokens) {
             let block = rows.get(slot, index);
             let tokens = self.blocks.tokens(block);
             let hash = (self.blocks).chain_hash(&self.hash, parent, &namespace, tokens);
@@ -172,7 +172,7 @@ impl Ledger {
             shared, namespace, ..
         } = self.slots[slot as usize];
         let block_tokens = self.blocks.block_tokens;
-        let full = tokens / block_tokens;
+        let full = block_tokens.full(tokens);
         let mut parent = match shared {
             0 => NONE,
             shared => rows.get(slot, shared as usize - 1),
@@ -200,7 +200,7 @@ impl Ledger {
             } else {
                 // The table's use of the block is that of the end of its shared part from now
                 // on, and its use of the parent is that of a child.
-                (self.blocks).register(block, parent, &namespace, hash, block_tokens);
+                (self.blocks).register(block, parent, &namespace, hash, block_tokens.count());
                 self.counters.registered_blocks += 1;
                 block
             };

@@ -191,25 +191,28 @@ impl Blocks {
         if mutant::is(Mutant::KvKeepsStaleKey) {
             return;
         }
-        let record = *self.record(block);
+        // Field by field: a copy of all would wait for those that were written just now.
+        let record = self.record(block);
         debug_assert!(record.is_registered() && record.child == NONE);
-        let bucket = self.index.bucket(record.hash);
+        let (hash, parent, bucket_next) = (record.hash, record.parent, record.bucket_next);
+        let (older, younger) = (record.older_sibling, record.younger_sibling);
+        let bucket = self.index.bucket(hash);
         let mut at = self.index.buckets[bucket];
         if at == block {
-            self.index.buckets[bucket] = record.bucket_next;
+            self.index.buckets[bucket] = bucket_next;
         } else {
             while self.record(at).bucket_next != block {
                 self.touch(1);
                 at = self.record(at).bucket_next;
             }
-            self.record_mut(at).bucket_next = record.bucket_next;
+            self.record_mut(at).bucket_next = bucket_next;
         }
-        match record.younger_sibling {
-            NONE => self.set_youngest_child(record.parent, record.older_sibling),
-            younger => self.record_mut(younger).older_sibling = record.older_sibling,
+        match younger {
+            NONE => self.set_youngest_child(parent, older),
+            younger => self.record_mut(younger).older_sibling = older,
         }
-        if record.older_sibling != NONE {
-            self.record_mut(record.older_sibling).younger_sibling = record.younger_sibling;
+        if older != NONE {
+            self.record_mut(older).younger_sibling = younger;
         }
         let record = self.record_mut(block);
         record.filled = 0;

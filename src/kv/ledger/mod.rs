@@ -27,6 +27,7 @@ mod moving;
 mod rows;
 mod shadow;
 
+use super::block_tokens::BlockTokens;
 use super::{KvError, KvOptions, Namespace, PrefixHash};
 
 pub(super) use begin::{Ask, Opened};
@@ -75,6 +76,8 @@ pub(super) struct Ledger {
     slots: Box<[Slot]>,
     free_slots: FreeSlots,
     total_tokens: usize,
+    /// In the last blocks of all sequences, slots without a token.
+    empty_slots: usize,
     /// Uses that are not of tables: tensors, pins, copies under way.
     outside: usize,
     /// Blocks that are out while their memory goes back. They count as free.
@@ -90,7 +93,7 @@ impl Ledger {
     pub(super) fn new(
         blocks: u32,
         slots: u32,
-        block_tokens: usize,
+        block_tokens: BlockTokens,
         options: &KvOptions,
         shadow: Shadow,
     ) -> Result<Self, KvError> {
@@ -99,6 +102,7 @@ impl Ledger {
             slots: table(slots as usize, |_| Slot::default())?,
             free_slots: FreeSlots::full(slots)?,
             total_tokens: 0,
+            empty_slots: 0,
             outside: 0,
             moving: 0,
             hash: options.hash().clone(),
@@ -133,10 +137,26 @@ impl Ledger {
         self.total_tokens
     }
 
+    pub(super) fn empty_slot_count(&self) -> usize {
+        self.empty_slots
+    }
+
+    /// A sequence had `before` committed tokens and has `after`.
+    fn recount(&mut self, before: usize, after: usize) {
+        let empty = |tokens| self.blocks.block_tokens.empty(tokens);
+        self.empty_slots = self.empty_slots - empty(before) + empty(after);
+        self.total_tokens = self.total_tokens - before + after;
+    }
+
     pub(super) fn counters(&self) -> KvCounters {
+        let counted = self.counters;
+        // Whatever was taken and is not a block any more that somebody uses or may find: by
+        // what it was then, it was forgotten or it was just given back.
+        let kept = (self.blocks.total() - self.free_block_count()) as u64;
         KvCounters {
             touched_records: self.blocks.touched(),
-            ..self.counters
+            freed_blocks: counted.taken_blocks - counted.forgotten_blocks() - kept,
+            ..counted
         }
     }
 
@@ -163,11 +183,15 @@ impl Ledger {
         to: u32,
         rows: &TableRows,
     ) -> Result<(), KvError> {
-        for index in from..to {
+        let wanted = (to as usize).saturating_sub(from as usize);
+        let put = |index: usize, block| rows.set(slot, from as usize + index, block);
+        let free = self.blocks.take_free(wanted, put);
+        self.counters.taken_blocks += free as u64;
+        for index in free..wanted {
             let Some(block) = self.take_block() else {
-                return Err(self.out_of_blocks((to - index) as usize, 0));
+                return Err(self.out_of_blocks(wanted - index, 0));
             };
-            rows.set(slot, index as usize, block);
+            put(index, block);
         }
         Ok(())
     }
@@ -232,7 +256,7 @@ impl Ledger {
         })?;
         self.free_slots.take();
         let of = self.slots[slot as usize];
-        let held = of.tokens.div_ceil(self.blocks.block_tokens);
+        let held = self.blocks.block_tokens.needed(of.tokens);
         for index in 0..held {
             rows.set(twin, index, rows.get(slot, index));
         }
@@ -244,7 +268,7 @@ impl Ledger {
             held: u32::try_from(held).unwrap_or(u32::MAX),
             ..of
         };
-        self.total_tokens += of.tokens;
+        self.recount(0, of.tokens);
         Ok(twin)
     }
 

@@ -73,7 +73,7 @@ impl Ledger {
             }
         };
         let cold = rows.get(slot, index);
-        let tokens = self.blocks.block_tokens;
+        let tokens = self.blocks.block_tokens.count();
         self.blocks.copy_tokens(cold, warm, tokens);
         self.blocks.lend_to_one(warm);
         rows.set(slot, index, warm);
