@@ -212,7 +212,8 @@ impl KvCache {
     ///
     /// `tokens` is the prompt. Whoever asks [appends](Sequence::append) those of it that are
     /// not there. `reserve` counts the tokens that will follow it (to be generated, or
-    /// drafted), so that appending them cannot fail for want of blocks. `max_hit` bounds the
+    /// drafted), so that appending them cannot fail for want of blocks, if nobody comes to share
+    /// the last block: after a [`fork`](Sequence::fork) a copy of it takes one more. `max_hit` bounds the
     /// tokens that may come from the cache; `None` means all but the last one, which must be
     /// computed to get its logits.
     ///
@@ -222,8 +223,8 @@ impl KvCache {
     /// the idle ones that nobody used for the longest time.
     ///
     /// Cost: the lock once; for each whole block of the prompt one hash of its tokens and a
-    /// comparison; for each block taken a few writes. A copied beginning is one copy of a
-    /// block and the lock once more. 0 heap blocks.
+    /// comparison; for each block taken a few writes. A copied beginning is a copy of its
+    /// tokens' bytes and the lock once more. 0 heap blocks.
     ///
     /// # Errors
     /// All or nothing. [`KvError::SequenceTooLong`] if one table cannot hold the tokens,

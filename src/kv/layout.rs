@@ -148,6 +148,15 @@ impl PlaneLayout {
     pub(super) fn tokens_are_contiguous(&self) -> bool {
         self.head_stride == self.dim
     }
+
+    /// Heads that some tokens have in one run of elements: all of them or one.
+    #[inline]
+    pub(super) fn heads_in_a_run(&self) -> usize {
+        match self.tokens_are_contiguous() {
+            true => self.heads,
+            false => 1,
+        }
+    }
 }
 
 /// One block's shape, wherever its pieces lie.

@@ -18,8 +18,7 @@ pub struct KvOptions {
     hit_window: usize,
 }
 
-/// What a block holds when a sequence takes it. A block that is taken for a copy holds all of
-/// the copied block's bytes, whatever is chosen.
+/// What a block holds when a sequence takes it: all of it, or what is not copied from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum BlockFill {
     /// What its last user left there. The default: every slot is written before it is lent.
@@ -57,7 +56,7 @@ impl KvOptions {
     /// Reuses the beginning of a block where the rest differs, by a copy of it, and keeps
     /// the partly filled last block of a sequence that ends.
     ///
-    /// However short the beginning is, the whole block is copied, once. It is looked for among the
+    /// Copied are the slots of the tokens in common and no others. They are looked for in the
     /// eight blocks that were registered last behind the same parent; first blocks of prompts
     /// are looked for among the last eight of all namespaces.
     #[must_use]

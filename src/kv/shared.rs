@@ -95,6 +95,7 @@ impl Shared {
         }
         self.fill(slot, held..blocks);
         if let Some(copy) = &grown.copy {
+            self.fill(slot, copy.entry..copy.entry + 1);
             self.copy(slot, *copy);
         }
         Ok(())
@@ -196,21 +197,43 @@ impl Shared {
         }
         self.payload.read(|| copy.from);
         self.payload.write(|| to);
-        for ((from, bytes), (to, _)) in self.pieces(copy.from).zip(self.pieces(to)) {
-            // SAFETY:
-            // - in bounds: pieces of two different blocks of this region, which have as many
-            //   pieces and of the same length, and share no byte (the region's test);
-            // - `from` is not written: its block is registered, or in several tables, and this
-            //   call's use of it keeps it so. What was written there happened before, for its
-            //   writer committed it under the ledger's lock;
-            // - `to` is this caller's alone: its block was taken for it, and is not registered.
-            unsafe { to.copy_from_nonoverlapping(from, bytes) };
-        }
+        self.copy_slots(copy, to);
         if mutant::is(Mutant::KvCopiesKeysOnly) && self.layout.values_offset().is_some() {
             self.spoil_values(to);
         }
         if !mutant::is(Mutant::KvSourceGoesFirst) {
             self.release_outside(copy.from);
+        }
+    }
+
+    /// Copies the slots of the copy's tokens to the block `to`, and no others.
+    fn copy_slots(&self, copy: PendingCopy, to: u32) {
+        let (layout, element) = (self.spec.block_layout(), self.spec.dtype().bytes());
+        let parts = match self.spec.has_values() {
+            true => &[Part::Keys, Part::Values][..],
+            false => &[Part::Keys],
+        };
+        for layer in 0..self.spec.layers() {
+            for &part in parts {
+                let plane = layout.part(part);
+                let heads = plane.heads_in_a_run();
+                let bytes = copy.tokens as usize * heads * plane.dim * element;
+                let from = self.plane_ptr(copy.from, layer, part);
+                let to = self.plane_ptr(to, layer, part);
+                for head in (0..plane.heads).step_by(heads) {
+                    let at = plane.row(head, 0) * element;
+                    let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
+                    // SAFETY:
+                    // - in bounds: slots of one plane of each of two blocks of this region,
+                    //   which share no byte (the region's test), and no more than a plane has;
+                    // - `from` is not written: its block is registered, or in several tables,
+                    //   and this call's use of it keeps it so. What was written there happened
+                    //   before, for its writer committed it under the ledger's lock;
+                    // - `to` is this caller's alone: its block was taken for it, and is not
+                    //   registered.
+                    unsafe { to.copy_from_nonoverlapping(from, bytes) };
+                }
+            }
         }
     }
 

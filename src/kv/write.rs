@@ -247,10 +247,7 @@ impl<'r, T> Runs<'r, T> {
         let shared = self.sequence.shared();
         let spec = &shared.spec;
         let shape = spec.block_layout().part(part);
-        let heads = match shape.tokens_are_contiguous() {
-            true => shape.heads,
-            false => 1,
-        };
+        let heads = shape.heads_in_a_run();
         let block_start = block * spec.block_tokens();
         let slot = self.start.saturating_sub(block_start);
         let tokens = (self.end - block_start).min(spec.block_tokens()) - slot;

@@ -99,4 +99,3 @@ fn an_eviction_touches_as_much_of_a_large_cache_as_of_a_small_one() {
     assert!(large < small + small / 4, "{small} against {large}");
     assert!(large < 500 * 7, "{large} records for 500 evictions");
 }
-

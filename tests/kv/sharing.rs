@@ -1,10 +1,13 @@
 //! Forks, truncation, copies on write, drafts, pins and tensors of blocks.
 
-use tenslab::kv::{BlockFill, KvCache, KvError, KvOptions, Namespace, Sequence};
-use tenslab::memory::BorrowError;
+use tenslab::DType;
+use tenslab::kv::{BlockFill, KvCache, KvError, KvOptions, KvSpec, Layout, Namespace, Sequence};
+use tenslab::memory::{self, BorrowError};
 use tenslab::tensor::TensorError;
 
-use super::{assert_computed, cache_with, compute, ids, join, prefill, range, small_cache};
+use super::{
+    DIMS, assert_computed, cache_with, compute, ids, join, limits, prefill, range, small_cache,
+};
 
 fn counted_copies(cache: &KvCache) -> u64 {
     cache.check().unwrap();
@@ -321,6 +324,41 @@ fn blocks_are_filled_by_choice() {
     };
     read(BlockFill::Zero, |value| value.to_bits() == 0);
     read(BlockFill::Poison, f32::is_nan);
+}
+
+/// Of a block that is copied the slots of its tokens are, and the others hold what was chosen.
+#[test]
+fn a_copy_is_filled_behind_its_tokens() {
+    for layout in Layout::ALL {
+        let spec = KvSpec::new(DIMS, DType::F32).unwrap();
+        let spec = spec.with_layout(layout).unwrap();
+        let options = KvOptions::default().with_fill(BlockFill::Zero);
+        let limits = limits(4, 2, 4);
+        let cache = KvCache::with_options(spec, limits, &options, memory::cpu()).unwrap();
+        let assert_zero_behind = |sequence: &mut Sequence| {
+            let mut step = sequence.append(&[7]).unwrap();
+            for layer in 0..3 {
+                for run in step.layer_mut(layer).unwrap().runs::<f32>().unwrap() {
+                    assert!(
+                        run.data.iter().all(|value| value.to_bits() == 0),
+                        "{layout}"
+                    );
+                }
+            }
+        };
+        // A full block, of which two tokens are a beginning.
+        drop(prefill(&cache, &range(0, 4), None).unwrap());
+        let mut begun = prefill(&cache, &range(0, 3), None).unwrap();
+        assert_eq!(begun.hit_tokens(), 2, "{layout}");
+        begun.truncate(2).unwrap();
+        assert_computed(&begun, &range(0, 2));
+        // The third token went; after a copy for a fork nothing of it is left.
+        let mut fork = begun.fork().unwrap();
+        assert_zero_behind(&mut fork);
+        assert_computed(&fork, &range(0, 2));
+        assert_computed(&begun, &range(0, 2));
+        assert!(cache.counters().copied_blocks >= 2);
+    }
 }
 
 /// While a step writes the last block in place nobody may come to share it: `committed` lends

@@ -56,6 +56,8 @@ fn table<T>(len: usize, value: impl FnMut(usize) -> T) -> Result<Box<[T]>, KvErr
 pub(super) struct PendingCopy {
     pub(super) from: u32,
     pub(super) entry: u32,
+    /// How many tokens it is.
+    pub(super) tokens: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -214,7 +216,11 @@ impl Ledger {
         let to = rows.get(slot, entry as usize);
         self.blocks.copy_tokens(from, to, tokens);
         self.counters.copied_blocks += 1;
-        PendingCopy { from, entry }
+        PendingCopy {
+            from,
+            entry,
+            tokens: u32::try_from(tokens).unwrap_or(u32::MAX),
+        }
     }
 
     /// Gives back the blocks behind the first `keep` of the slot's table, last first. They

@@ -18,7 +18,7 @@ fn two_sequences() -> (Ledger, TableRows) {
     // that nobody uses.
     let shadow = unsafe { Shadow::new(NonNull::dangling(), spec.region(6).unwrap()) };
     let rows = TableRows::new(3, 4).unwrap();
-    let mut ledger = Ledger::new(6, 3, 4, &KvOptions::default(), shadow).unwrap();
+    let mut ledger = Ledger::new(6, 3, spec.tokens(), &KvOptions::default(), shadow).unwrap();
     open(&mut ledger, &rows, &[1, 2, 3, 4, 5, 6]);
     let mut grown = Grown::default();
     (ledger.grow(0, &[1, 2, 3, 4, 5, 6], 2, &rows, &mut grown)).unwrap();
