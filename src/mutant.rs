@@ -3,7 +3,8 @@
 //! A model proves something only if it fails when the code is wrong. Each variant is
 //! such a wrong line, kept beside the right one and chosen at run time by the
 //! environment, so that one build runs them all: `loom_tests/mutants.rs` sees each
-//! of them die, `tests/races.rs` those that are wrong orderings of real threads. In every
+//! of them die, `tests/races.rs` those that are wrong orderings of real threads, and
+//! `cargo kv-mutants` those of the KV cache that one thread is enough for. In every
 //! other build [`is`] is the constant `false` and the wrong lines are not compiled in.
 
 /// The wrong variants. The line that each replaces names it.

@@ -59,8 +59,8 @@ pub struct KvStats {
 
 /// A paged KV cache: a cheap, cloneable handle.
 ///
-/// The region lives until the last handle *and* the last [`Sequence`] are gone,
-/// and then goes back to its allocator, once.
+/// The region lives until the last handle, [`Sequence`], [`Pin`] and tensor of a block are
+/// gone, and then goes back to its allocator, once.
 ///
 /// Any thread may use any handle: `acquire`, `stats` and the dropping of sequences
 /// take one short lock, under which no payload is touched. See the [module](super)
@@ -224,7 +224,8 @@ impl KvCache {
     ///
     /// Cost: the lock once; for each whole block of the prompt one hash of its tokens and a
     /// comparison; for each block taken a few writes. A copied beginning is a copy of its
-    /// tokens' bytes and the lock once more. 0 heap blocks.
+    /// tokens' bytes and the lock once more. 0 heap blocks; where memory was
+    /// [given back](Self::relieve), a call to the allocator for each such block, which may make some.
     ///
     /// # Errors
     /// All or nothing. [`KvError::SequenceTooLong`] if one table cannot hold the tokens,
@@ -252,6 +253,7 @@ impl KvCache {
     }
 
     /// Opens a slot for [`acquire`](Self::acquire).
+    #[inline(never)]
     fn open(
         &self,
         tokens: &[u32],

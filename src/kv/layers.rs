@@ -53,9 +53,11 @@ impl LayerSet {
     pub(super) fn missing_of(&self, layers: usize) -> Self {
         let mut missing = Self::default();
         for (at, (missing, word)) in missing.words.iter_mut().zip(self.words).enumerate() {
-            let here = layers.saturating_sub(at * WORD_BITS).min(WORD_BITS);
-            // The lowest `here` bits; a shift by all of them would be one too far.
-            *missing = !word & u64::MAX.checked_shr((WORD_BITS - here) as u32).unwrap_or(0);
+            let wanted = match layers.saturating_sub(at * WORD_BITS) {
+                few @ 0..WORD_BITS => (1 << few) - 1,
+                _ => u64::MAX,
+            };
+            *missing = !word & wanted;
         }
         missing
     }
@@ -119,6 +121,14 @@ mod tests {
         set.insert(2);
         assert_eq!(set.missing_of(5).to_string(), "0, 3-4");
         assert!(set.missing_of(0).is_empty());
+        for layers in [63, 64, 65, 128] {
+            let missing = set.missing_of(layers);
+            assert_eq!(
+                (missing.len(), missing.contains(layers - 1)),
+                (layers - 2, true)
+            );
+            assert!(!missing.contains(layers));
+        }
         assert_eq!(LayerSet::default().missing_of(MAX_LAYERS).len(), MAX_LAYERS);
     }
 }

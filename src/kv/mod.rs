@@ -124,10 +124,10 @@
 //! # What it costs
 //!
 //! All metadata is allocated when the cache is made: acquire, append, write, read, commit,
-//! fork, truncate, pin and drop make no heap block; a tensor of a block makes one. They take
-//! the cache's one lock once, to move blocks and to look them up, a hash and a comparison for
-//! each whole block of a prompt; where a block is copied, once more. Payload is never touched
-//! under it. An eviction looks at a few records, however large the cache is. A read is a few
+//! fork, truncate, pin and drop make no heap block; a tensor of a block makes one. All but
+//! write and read take the cache's one lock once, to move blocks and to look them up, a hash and a
+//! comparison for each whole block of a prompt; where a block is copied, once more. Payload is
+//! never touched under it. An eviction looks at a few records, however large the cache is. A read is a few
 //! comparisons and an offset: no lock, no atomic write.
 //!
 //! Checked by `tests/kv` (the rules above, threads, other engines' own cases, and random
@@ -174,7 +174,7 @@ pub use layers::LayerSet;
 pub use layout::{BLOCK_ALIGN, Layout, Part};
 pub use ledger::KvCounters;
 pub use namespace::Namespace;
-pub use options::{BlockFill, KvOptions};
+pub use options::{BlockFill, Eviction, KvOptions};
 pub use pin::Pin;
 pub use plan::{Plan, PlanError};
 pub use plane::Plane;

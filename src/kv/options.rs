@@ -1,3 +1,5 @@
+use std::fmt;
+
 use super::PrefixHash;
 
 /// What a [`KvCache`](super::KvCache) does beside holding blocks.
@@ -12,6 +14,7 @@ use super::PrefixHash;
 pub struct KvOptions {
     prefix_caching: bool,
     partial_hits: bool,
+    eviction: Eviction,
     hash: PrefixHash,
     fill: BlockFill,
     populate: bool,
@@ -30,6 +33,34 @@ pub enum BlockFill {
     Poison,
 }
 
+/// Which of the blocks that nobody uses is forgotten first, when a block is needed.
+///
+/// Whichever it is: a block goes before the one that it follows, and no choice looks at more
+/// blocks in a large cache than in a small one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Eviction {
+    /// The one that nobody used for the longest time.
+    #[default]
+    Lru,
+}
+
+impl Eviction {
+    /// `lru`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+        }
+    }
+}
+
+impl fmt::Display for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 impl Default for KvOptions {
     /// Prefixes are shared, the beginning of a block too; blocks are not filled; memory comes
     /// with the first write; hits are counted over 1,000 requests.
@@ -37,6 +68,7 @@ impl Default for KvOptions {
         Self {
             prefix_caching: true,
             partial_hits: true,
+            eviction: Eviction::Lru,
             hash: PrefixHash::default(),
             fill: BlockFill::Leave,
             populate: false,
@@ -62,6 +94,13 @@ impl KvOptions {
     #[must_use]
     pub const fn with_partial_hits(mut self, on: bool) -> Self {
         self.partial_hits = on;
+        self
+    }
+
+    /// What is forgotten first.
+    #[must_use]
+    pub const fn with_eviction(mut self, eviction: Eviction) -> Self {
+        self.eviction = eviction;
         self
     }
 
@@ -105,6 +144,12 @@ impl KvOptions {
     #[must_use]
     pub const fn partial_hits(&self) -> bool {
         self.prefix_caching && self.partial_hits
+    }
+
+    /// What is forgotten first.
+    #[must_use]
+    pub const fn eviction(&self) -> Eviction {
+        self.eviction
     }
 
     /// How the index finds blocks.

@@ -133,8 +133,8 @@ impl Sequence {
     /// `tokens` are what the index will know the blocks by, so they must be what the keys
     /// and values are computed from.
     ///
-    /// Cost: the lock once; 0 heap blocks. Where a block is copied, that copy and the lock
-    /// once more.
+    /// Cost: the lock once; 0 heap blocks, as for [`acquire`](KvCache::acquire). Where a block is
+    /// copied, the bytes of its tokens and the lock once more.
     ///
     /// # Errors
     /// All or nothing: the sequence is as before. [`KvError::EmptyStep`] for no tokens,
@@ -142,7 +142,7 @@ impl Sequence {
     /// [`KvError::OutOfBlocks`] with the numbers if too few blocks are free or evictable,
     /// [`KvError::Alloc`] if memory that was [given back](KvCache::relieve) cannot be had again.
     // Inlined, and its work not: so the step is made where it is to be, and not moved there out
-    // of a `Result`.
+    // of a `Result` in wide pieces that wait for the narrow ones it was written in.
     #[inline]
     pub fn append(&mut self, tokens: &[u32]) -> Result<Step<'_>, KvError> {
         let held_before = self.held;
@@ -151,6 +151,7 @@ impl Sequence {
     }
 
     /// Holds blocks for `tokens` behind its own ones, which are noted there.
+    #[inline(never)]
     fn make_room(&mut self, tokens: &[u32]) -> Result<(), KvError> {
         if tokens.is_empty() {
             return Err(KvError::EmptyStep);

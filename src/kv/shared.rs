@@ -267,7 +267,8 @@ impl Shared {
         }
     }
 
-    /// Marks all blocks at one time, when there is no sequence; the ledger's shadow marks one.
+    /// Marks all blocks at one time, when none is lent: before the first handle is given, and
+    /// when nothing is left that keeps this. The ledger's shadow marks one.
     ///
     /// For AddressSanitizer alone: valgrind also knows bytes as defined or not, and would have
     /// those of an idle block that is found again as not defined.
@@ -276,7 +277,7 @@ impl Shared {
             return;
         }
         if let Some(start) = NonNull::new(self.region.as_ptr()) {
-            // SAFETY: the region is mapped, and without a sequence nobody uses a block.
+            // SAFETY: the region is mapped, and nobody has a block (see above).
             unsafe { mark(start, self.region.len()) };
         }
     }
@@ -312,8 +313,8 @@ impl Drop for OpenSlot<'_> {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Every sequence holds a handle, so there is none any more. The region goes back to
-        // its allocator as it came.
+        // Sequences and pins hold a handle, and tensors the lender, which holds this: so there
+        // are none any more. The region goes back to its allocator as it came.
         self.mark_region(unpoison);
     }
 }

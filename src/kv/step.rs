@@ -17,8 +17,8 @@ use super::{KvError, LayerSet, Plane, Sequence};
 ///
 /// The step borrows its sequence mutably, so nothing else reads or writes it. Write
 /// each layer's new slots, in any order, read that layer with them included, then
-/// commit. Dropping the step instead rolls it back: the sequence has the tokens and
-/// the blocks that it had before.
+/// commit. Dropping the step instead rolls it back: the sequence has the tokens that it had
+/// before, and as many blocks.
 ///
 /// `Send` and `Sync`: several threads may read one step at the same time.
 #[must_use = "a step that is dropped is rolled back"]

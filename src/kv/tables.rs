@@ -185,7 +185,8 @@ where
 /// The form is vLLM's `slot_mapping` (`vllm/v1/worker/block_table.py`): int64, block number x
 /// block size + offset.
 ///
-/// Cost: a read and a division for each token; no lock, and no heap block once `slots` is
+/// Cost: a read and a shift for each token (a division where the tokens of a block are no power
+/// of two); no lock, and no heap block once `slots` is
 /// large enough.
 ///
 /// # Errors

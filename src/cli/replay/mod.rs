@@ -18,7 +18,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
+use tenslab::kv::Eviction;
 
 use self::report::Report;
 use self::run::Size;
@@ -54,17 +54,16 @@ pub(super) struct Args {
 }
 
 /// Which idle block is evicted first.
-#[derive(Debug, Clone, Copy, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Policy {
     /// The least recently used one
     Lru,
 }
 
-impl Policy {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
+impl From<Policy> for Eviction {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Lru => Self::Lru,
         }
     }
 }
@@ -74,7 +73,6 @@ impl Policy {
 struct Settings {
     size: Size,
     in_flight: usize,
-    policy: Policy,
 }
 
 /// Replays a trace and prints what came of it.
@@ -83,9 +81,9 @@ pub(super) fn replay(args: &Args, out: &mut impl Write) -> Result<(), Failure> {
         size: Size {
             blocks: args.blocks,
             block_tokens: args.block_tokens,
+            eviction: args.policy.into(),
         },
         in_flight: args.in_flight.unwrap_or(1),
-        policy: args.policy,
     };
     if settings.in_flight == 0 {
         return Err(Failure::Said("--in-flight must be at least 1".into()));

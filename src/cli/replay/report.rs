@@ -4,17 +4,17 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::Settings;
 use super::chart;
 use super::run::Tally;
 use super::trace::Format;
-use super::{Policy, Settings};
 use crate::cli::text::binary_bytes;
 
 /// All numbers of a replay. The names are those of the JSON object.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     format: Format,
-    policy: Policy,
+    policy: &'static str,
     /// Blocks of the cache.
     capacity: usize,
     block_tokens: usize,
@@ -51,7 +51,7 @@ impl<'a> Report<'a> {
         let nanoseconds = tally.cost.time.as_nanos() as f64;
         Self {
             format,
-            policy: settings.policy,
+            policy: settings.size.eviction.name(),
             capacity: settings.size.blocks,
             block_tokens: settings.size.block_tokens,
             in_flight: (format == Format::Mooncake).then_some(settings.in_flight),
@@ -87,9 +87,7 @@ impl<'a> Report<'a> {
         writeln!(
             out,
             "cache: {} blocks of {} tokens, {}; {in_flight}",
-            self.capacity,
-            self.block_tokens,
-            self.policy.name()
+            self.capacity, self.block_tokens, self.policy
         )?;
         writeln!(out)?;
         let mut row = |name: &str, value: String, more: &str| {

@@ -20,7 +20,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use tenslab::kv::{KvCache, KvDims, KvError, KvLimits, KvOptions, KvSpec, Namespace, Sequence};
+use tenslab::kv::{
+    Eviction, KvCache, KvDims, KvError, KvLimits, KvOptions, KvSpec, Namespace, Sequence,
+};
 use tenslab::{DType, bf16, memory};
 
 use super::chart::Occupancy;
@@ -39,6 +41,7 @@ const NO_TOKENS: [u32; 1024] = [0; 1024];
 pub(super) struct Size {
     pub(super) blocks: usize,
     pub(super) block_tokens: usize,
+    pub(super) eviction: Eviction,
 }
 
 impl Size {
@@ -66,6 +69,7 @@ impl Size {
         // Whole blocks only: the traces know no others.
         let options = KvOptions::default()
             .with_prefix_caching(prefix_caching)
+            .with_eviction(self.eviction)
             .with_partial_hits(false);
         let spec = KvSpec::new(dims, DType::BF16)?;
         KvCache::with_options(spec, limits, &options, memory::cpu())
@@ -430,6 +434,7 @@ mod tests {
         let size = Size {
             blocks: 8,
             block_tokens: 16,
+            eviction: Eviction::Lru,
         };
         let tally = arrivals(&at_one_time, size, |_| ()).unwrap();
         // 51 tokens, 1 and 1.

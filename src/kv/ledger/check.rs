@@ -245,12 +245,16 @@ impl Blocks {
     ) -> Result<usize, KvError> {
         let mut explained = by_tables.to_vec();
         let mut children = vec![0; self.total()];
-        for record in &self.records {
-            if record.is_registered() && record.parent != NONE {
-                explained[record.parent as usize] += usize::from(record.uses > 0);
-                children[record.parent as usize] += 1;
+        let mut roots = 0;
+        for record in self.records.iter().filter(|record| record.is_registered()) {
+            if record.parent == NONE {
+                roots += 1;
+                continue;
             }
+            explained[record.parent as usize] += usize::from(record.uses > 0);
+            children[record.parent as usize] += 1;
         }
+        self.check_children(NONE, self.index.youngest_root, roots)?;
         let (mut outside, mut out) = (0, 0);
         for (block, record) in (0_u32..).zip(&self.records) {
             let id = block as usize;
@@ -272,21 +276,28 @@ impl Blocks {
                 id,
             )?;
             outside += uses - explained[id];
-            let (mut child, mut younger, mut len) = (record.child, NONE, 0);
-            while child != NONE && len <= children[id] {
-                let each = self.record(child);
-                rule(
-                    each.parent == block && each.younger_sibling == younger,
-                    "the children of a block are torn",
-                    id,
-                )?;
-                younger = child;
-                child = each.older_sibling;
-                len += 1;
-            }
-            rule(len == children[id], "a block has lost a child", id)?;
+            self.check_children(block, record.child, children[id])?;
         }
         rule(out == moving, "blocks are nowhere", out)?;
         Ok(outside)
+    }
+
+    /// The children of a block, or the blocks without a parent: as many as there are, linked
+    /// both ways.
+    fn check_children(&self, parent: u32, youngest: u32, count: usize) -> Result<(), KvError> {
+        let id = parent as usize;
+        let (mut child, mut younger, mut len) = (youngest, NONE, 0);
+        while child != NONE && len <= count {
+            let each = self.record(child);
+            rule(
+                each.parent == parent && each.younger_sibling == younger,
+                "the children of a block are torn",
+                id,
+            )?;
+            younger = child;
+            child = each.older_sibling;
+            len += 1;
+        }
+        rule(len == count, "a block has lost a child", id)
     }
 }

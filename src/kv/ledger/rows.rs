@@ -46,9 +46,9 @@ impl FreeSlots {
 
 /// The block tables of all sequence slots, one row each.
 ///
-/// A row is written only under the cache's lock, by the call that owns its
-/// sequence mutably; so it may be read by whoever borrows the sequence, without
-/// the lock, and by whoever holds the lock.
+/// A row is written only under the cache's lock, by the call that owns its sequence mutably or
+/// while its slot is nobody's; so it may be read by whoever borrows the sequence, without the
+/// lock, and by whoever holds the lock.
 #[derive(Debug)]
 pub(in crate::kv) struct TableRows {
     ids: Box<[AtomicU32]>,

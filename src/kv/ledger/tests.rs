@@ -103,6 +103,9 @@ fn check_sees_every_kind_of_damage() {
         ledger.blocks.index.buckets.fill(NONE)
     });
     damage("idle order", |ledger, _| ledger.blocks.idle.len += 1);
+    damage("lost a child", |ledger, _| {
+        ledger.blocks.index.youngest_root = NONE
+    });
 }
 
 #[test]
