@@ -5,13 +5,14 @@
 //!
 //! ```text
 //!   view     clone, slice, drop of both        Arc<[f32]>: clone and a range, twice
-//!   guard    read, look at one element, drop   RwLock<Vec<f32>> of std and parking_lot
+//!   guard    read, look at one element, drop   RwLock<Vec<f32>> of std
 //! ```
 
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 #![allow(clippy::unwrap_used, reason = "a bench that fails may panic")]
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -126,6 +127,16 @@ fn guards(criterion: &mut Criterion) {
     group.bench_function("std RwLock read", |b| {
         let lock = RwLock::new(vec![0.0_f32; 1024]);
         b.iter(|| black_box(&lock).read().unwrap()[7]);
+    });
+    // What no guard that counts readers can do without: a look, one more, one less.
+    group.bench_function("a load and two atomic additions", |b| {
+        let readers = AtomicU32::new(0);
+        b.iter(|| {
+            let readers = black_box(&readers);
+            assert!(readers.load(Ordering::Acquire) < 100);
+            readers.fetch_add(1, Ordering::Acquire);
+            readers.fetch_sub(1, Ordering::Release);
+        });
     });
     group.finish();
 }
