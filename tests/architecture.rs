@@ -160,6 +160,21 @@ fn no_lock_is_tried_and_no_number_is_made_a_pointer() {
     assert!(!casts_to_a_pointer("let p = place as *mut u8;"));
 }
 
+/// Lessons row 33 of weights: the format is little-endian, and bytes are not swapped.
+#[test]
+fn a_big_endian_machine_is_refused_when_the_crate_is_built() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/weights/mod.rs");
+    let text = fs::read_to_string(path).unwrap();
+    let mut lines = text.lines();
+    let refused = lines.any(|line| line == "#[cfg(target_endian = \"big\")]");
+    assert!(
+        refused
+            && lines
+                .next()
+                .is_some_and(|line| line.starts_with("compile_error!"))
+    );
+}
+
 /// The test itself can fail.
 #[test]
 fn a_name_above_is_seen() {
