@@ -32,7 +32,7 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::BiasLeavesOpen => &[
             "biased::one_thread_has_the_value_at_a_time",
             "biased::it_leans_from_one_thread_to_another",
-            "kv::what_is_found_is_not_evicted_where_the_lock_leans",
+            "kv_prefix::what_is_found_is_not_evicted_where_the_lock_leans",
         ],
         Mutant::SlabStealsNothing => &["magazines::what_another_magazine_has_is_stolen"],
         Mutant::SlabExhaustedEarly => &["magazines::nobody_is_refused_while_a_block_moves"],
@@ -99,8 +99,8 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         }
         Mutant::GuardErasesLate => &["guarded::a_record_goes_before_its_block"],
         Mutant::KvOpensTwoSteps => &[
-            "kv::what_is_found_is_not_evicted",
-            "kv::what_is_found_is_not_evicted_where_the_lock_leans",
+            "kv_prefix::what_is_found_is_not_evicted",
+            "kv_prefix::what_is_found_is_not_evicted_where_the_lock_leans",
             "kv::of_two_that_want_more_than_there_is_one_gets_all",
         ],
         Mutant::KvGrowsTwoSteps => &[
@@ -108,19 +108,19 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
             "kv::of_two_forks_one_copies_and_one_stays",
         ],
         Mutant::KvTruncatesTwoSteps => &["kv::what_is_left_of_a_truncated_chain_is_held"],
-        Mutant::KvPinTwoSteps => &["kv::what_is_pinned_is_not_evicted"],
-        Mutant::KvCommitTwoSteps => &["kv::what_is_registered_is_not_evicted"],
-        Mutant::KvSlotGoesFirst => &["kv::the_last_drop_and_a_lookup_agree"],
+        Mutant::KvPinTwoSteps => &["kv_prefix::what_is_pinned_is_not_evicted"],
+        Mutant::KvCommitTwoSteps => &["kv_prefix::what_is_registered_is_not_evicted"],
+        Mutant::KvSlotGoesFirst => &["kv_prefix::the_last_drop_and_a_lookup_agree"],
         Mutant::KvSourceGoesFirst => &[
             "kv::a_copy_is_made_of_a_block_that_is_still_there",
             "kv::of_two_forks_one_copies_and_one_stays",
         ],
         Mutant::KvLendsUnheld => &["kv::a_block_is_evicted_after_its_last_tensor"],
         Mutant::KvPutsBackFirst | Mutant::KvForgetsMoving => {
-            &["kv::blocks_whose_memory_goes_back_are_waited_for"]
+            &["kv_memory::blocks_whose_memory_goes_back_are_waited_for"]
         }
         Mutant::KvChecksLate => &["kv::of_two_that_want_more_than_there_is_one_gets_all"],
-        Mutant::KvRegistersEarly => &["kv::a_block_is_found_with_its_bytes"],
+        Mutant::KvRegistersEarly => &["kv_prefix::a_block_is_found_with_its_bytes"],
         Mutant::KvWritesShared => &[
             "kv::a_copy_is_made_of_a_block_that_is_still_there",
             "kv::a_truncated_block_stays_as_it_is_for_its_sibling",

@@ -1,6 +1,6 @@
 //! Wrong variants of what the cache does under its lock: each takes the lock twice, and
 //! believes the second time what it saw the first time. `src/mutant.rs` says when one runs,
-//! which in a build for use is never; `loom_tests/kv.rs` sees what comes of it.
+//! which in a build for use is never; `loom_tests/kv*.rs` see what comes of it.
 
 use super::ledger::{Ask, Grown, Opened};
 use super::shared::Shared;

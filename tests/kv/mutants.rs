@@ -76,7 +76,7 @@ const KILLERS: &[(Mutant, &[&str])] = &[
     ),
 ];
 
-/// Right code as long as nobody comes between the two steps: `loom_tests/kv.rs`.
+/// Right code as long as nobody comes between the two steps: `loom_tests/kv*.rs`.
 const OF_TWO_THREADS: &[Mutant] = &[
     Mutant::KvOpensTwoSteps,
     Mutant::KvGrowsTwoSteps,
