@@ -16,6 +16,17 @@ use super::harness::Gate;
 
 /// Blocks, tokens in each, and sequences.
 pub(crate) fn cache(blocks: usize, block_tokens: usize, max_sequences: usize) -> KvCache {
+    let heap = SharedAllocator::new(CpuAllocator::new());
+    cache_of(&heap, blocks, block_tokens, max_sequences)
+}
+
+/// The same with a region of that allocator.
+pub(crate) fn cache_of(
+    allocator: &SharedAllocator,
+    blocks: usize,
+    block_tokens: usize,
+    max_sequences: usize,
+) -> KvCache {
     let dims = KvDims {
         layers: 1,
         kv_heads: 1,
@@ -30,8 +41,7 @@ pub(crate) fn cache(blocks: usize, block_tokens: usize, max_sequences: usize) ->
     };
     let spec = KvSpec::new(dims, DType::F32).unwrap();
     let options = KvOptions::default().with_hash(PrefixHash::seeded(1));
-    let allocator = SharedAllocator::new(CpuAllocator::new());
-    KvCache::with_options(spec, limits, &options, &allocator).unwrap()
+    KvCache::with_options(spec, limits, &options, allocator).unwrap()
 }
 
 /// Runs `theirs` on another thread beside `mine`. Both pass a gate first.

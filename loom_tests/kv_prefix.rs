@@ -4,7 +4,7 @@
 //! Blocks of one or two tokens, so that a chain is two blocks.
 
 use tenslab::internals::set_worker;
-use tenslab::kv::{KvError, Namespace};
+use tenslab::kv::{BlockId, KvError, Namespace, Sequence};
 
 use super::harness::model;
 use super::kv_lab::{
@@ -29,6 +29,30 @@ fn the_last_drop_and_a_lookup_agree() {
             }
             Err(error) => assert_eq!(error, KvError::OutOfSequences { max: 1 }),
         }
+        assert_nobody_is_left(&cache);
+    });
+}
+
+/// The same with a slot for each: it is found in use, or idle.
+///
+/// Fails when the last use of a block ends under one lock, and it becomes idle under another.
+#[test]
+fn what_is_found_while_its_last_user_goes_is_used() {
+    model(|| {
+        let cache = cache(2, 1, 2);
+        let a = prefill(&cache, &[1, 2]).unwrap();
+        let (b, ()) = beside(move || drop(a), || acquire(&cache, &[1, 2]).unwrap());
+        assert_eq!((b.hit_tokens(), cache.stats().blocks_used), (2, 2));
+        cache.check().unwrap();
+        let refused = KvError::OutOfBlocks {
+            need: 1,
+            free: 0,
+            evictable: 0,
+            total: 2,
+        };
+        assert_eq!(acquire(&cache, &[7]).unwrap_err(), refused);
+        assert_holds(&b, &[1, 2]);
+        drop(b);
         assert_nobody_is_left(&cache);
     });
 }
@@ -80,6 +104,41 @@ fn what_is_found_is_not_evicted_where_the_lock_leans() {
     });
 }
 
+/// One copies the beginning of an idle block, the other needs all blocks that are left: the
+/// copy comes before that, or the block is gone and nothing of it is found.
+///
+/// Fails when a block that is copied is let go before the copy is made, and when a request is
+/// planned under one lock and its blocks are taken under another.
+#[test]
+fn a_beginning_is_copied_of_a_block_that_is_still_there() {
+    model(|| {
+        let cache = cache(3, 2, 2);
+        drop(prefill(&cache, &[1]).unwrap());
+        let theirs = cache.clone();
+        let (mine, other) = beside(
+            move || prefill(&theirs, &[7, 8, 9]),
+            || prefill(&cache, &[1, 2]).unwrap(),
+        );
+        cache.check().unwrap();
+        assert_holds(&mine, &[1, 2]);
+        assert!(mine.hit_tokens() == 1 || other.is_ok());
+        match &other {
+            Ok(other) => assert_holds(other, &[7, 8, 9]),
+            Err(error) => {
+                let refused = KvError::OutOfBlocks {
+                    need: 2,
+                    free: 1,
+                    evictable: 0,
+                    total: 3,
+                };
+                assert_eq!(*error, refused);
+            }
+        }
+        drop((mine, other));
+        assert_nobody_is_left(&cache);
+    });
+}
+
 /// One commits a block, the other looks for it: it is found whole or not at all.
 ///
 /// Fails when a block is findable before its tokens are committed.
@@ -127,28 +186,31 @@ fn what_is_registered_is_not_evicted() {
     });
 }
 
-/// Two compute the same and commit it: one copy stays, and both have it. No mutant is for
-/// this one alone.
+/// Two compute the same, commit it and go: both had the copy that was there first, and it is
+/// found by who comes next.
+///
+/// Fails when a block is registered though the same is there.
 #[test]
 fn of_two_that_commit_the_same_one_stays() {
+    fn commit(mut sequence: Sequence) -> Vec<BlockId> {
+        compute(&mut sequence, &[1]).unwrap();
+        assert_holds(&sequence, &[1]);
+        sequence.block_ids().collect()
+    }
+
     model(|| {
         let cache = cache(3, 1, 2);
-        let mut a = (cache.acquire(&[1], &Namespace::default(), 0, None)).unwrap();
-        let mut b = (cache.acquire(&[1], &Namespace::default(), 0, None)).unwrap();
-        let ((), b) = beside(
-            move || {
-                compute(&mut b, &[1]).unwrap();
-                assert_holds(&b, &[1]);
-                b
-            },
-            || compute(&mut a, &[1]).unwrap(),
-        );
-        assert!(a.block_ids().eq(b.block_ids()));
-        assert_eq!(cache.stats().blocks_used, 1);
+        let [a, b] =
+            [(); 2].map(|()| (cache.acquire(&[1], &Namespace::default(), 0, None)).unwrap());
+        let (mine, theirs) = beside(move || commit(b), || commit(a));
+        assert_eq!(mine, theirs);
         assert_eq!(cache.counters().duplicate_blocks, 1);
-        cache.check().unwrap();
-        assert_holds(&a, &[1]);
-        drop((a, b));
+        let stats = cache.stats();
+        assert_eq!((stats.blocks_idle, stats.blocks_registered), (1, 1));
+        let next = acquire(&cache, &[1]).unwrap();
+        assert_eq!(next.hit_tokens(), 1);
+        assert!(next.block_ids().eq(mine));
+        drop(next);
         assert_nobody_is_left(&cache);
     });
 }

@@ -102,6 +102,7 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
             "kv_prefix::what_is_found_is_not_evicted",
             "kv_prefix::what_is_found_is_not_evicted_where_the_lock_leans",
             "kv::of_two_that_want_more_than_there_is_one_gets_all",
+            "kv_prefix::a_beginning_is_copied_of_a_block_that_is_still_there",
         ],
         Mutant::KvGrowsTwoSteps => &[
             "kv::of_two_that_grow_beyond_what_there_is_one_does",
@@ -111,16 +112,25 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::KvPinTwoSteps => &["kv_prefix::what_is_pinned_is_not_evicted"],
         Mutant::KvCommitTwoSteps => &["kv_prefix::what_is_registered_is_not_evicted"],
         Mutant::KvSlotGoesFirst => &["kv_prefix::the_last_drop_and_a_lookup_agree"],
+        Mutant::KvIdlesTwoSteps => &["kv_prefix::what_is_found_while_its_last_user_goes_is_used"],
         Mutant::KvSourceGoesFirst => &[
+            "kv_prefix::a_beginning_is_copied_of_a_block_that_is_still_there",
             "kv::a_copy_is_made_of_a_block_that_is_still_there",
             "kv::of_two_forks_one_copies_and_one_stays",
         ],
         Mutant::KvLendsUnheld => &["kv::a_block_is_evicted_after_its_last_tensor"],
-        Mutant::KvPutsBackFirst | Mutant::KvForgetsMoving => {
-            &["kv_memory::blocks_whose_memory_goes_back_are_waited_for"]
-        }
+        Mutant::KvPutsBackFirst | Mutant::KvForgetsMoving | Mutant::KvLooksColdFirst => &[
+            "kv_memory::blocks_whose_memory_goes_back_are_waited_for",
+            "kv_memory::who_grows_waits_for_blocks_whose_memory_goes_back",
+        ],
+        Mutant::KvExchangesTwoSteps => &["kv_memory::what_is_found_replaces_no_cold_block"],
+        Mutant::KvWarmsUnheld => &[
+            "kv_memory::a_beginning_is_held_until_there_is_memory_for_its_copy",
+            "kv_memory::what_a_copy_had_no_memory_for_is_still_there",
+        ],
         Mutant::KvChecksLate => &["kv::of_two_that_want_more_than_there_is_one_gets_all"],
         Mutant::KvRegistersEarly => &["kv_prefix::a_block_is_found_with_its_bytes"],
+        Mutant::KvRegistersTwice => &["kv_prefix::of_two_that_commit_the_same_one_stays"],
         Mutant::KvWritesShared => &[
             "kv::a_copy_is_made_of_a_block_that_is_still_there",
             "kv::a_truncated_block_stays_as_it_is_for_its_sibling",

@@ -114,6 +114,8 @@ pub enum Mutant {
     KvChecksLate,
     /// KV ledger: a block is findable before its tokens are committed.
     KvRegistersEarly,
+    /// KV ledger: a block is registered though the same is there.
+    KvRegistersTwice,
     /// KV ledger: a block that several tables have is written in place.
     KvWritesShared,
     /// KV ledger: a registered block that was cut is written in place.
@@ -134,6 +136,8 @@ pub enum Mutant {
     KvCommitTwoSteps,
     /// KV cache: a slot is free before its blocks are back.
     KvSlotGoesFirst,
+    /// KV cache: the last use of a block ends under one lock, it becomes idle under another.
+    KvIdlesTwoSteps,
     /// KV cache: a block that is copied is let go before the copy is made.
     KvSourceGoesFirst,
     /// KV cache: a block's tensor is no use of it.
@@ -142,12 +146,18 @@ pub enum Mutant {
     KvPutsBackFirst,
     /// KV cache: who is refused does not wait for blocks whose memory is going back.
     KvForgetsMoving,
+    /// KV cache: whether a block is cold is seen under one lock, it is taken under another.
+    KvLooksColdFirst,
+    /// KV cache: an idle block is found under one lock, it replaces a cold one under another.
+    KvExchangesTwoSteps,
+    /// KV cache: a block that is copied is not held until there is memory for the copy.
+    KvWarmsUnheld,
 }
 
 #[cfg(any(loom, tenslab_tsan, tenslab_mutants))]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 66] = [
+    pub const ALL: [Mutant; 71] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -200,6 +210,7 @@ impl Mutant {
         Mutant::KvNoRollback,
         Mutant::KvChecksLate,
         Mutant::KvRegistersEarly,
+        Mutant::KvRegistersTwice,
         Mutant::KvWritesShared,
         Mutant::KvTruncatedKeepsKey,
         Mutant::KvCopiesKeysOnly,
@@ -210,10 +221,14 @@ impl Mutant {
         Mutant::KvPinTwoSteps,
         Mutant::KvCommitTwoSteps,
         Mutant::KvSlotGoesFirst,
+        Mutant::KvIdlesTwoSteps,
         Mutant::KvSourceGoesFirst,
         Mutant::KvLendsUnheld,
         Mutant::KvPutsBackFirst,
         Mutant::KvForgetsMoving,
+        Mutant::KvLooksColdFirst,
+        Mutant::KvExchangesTwoSteps,
+        Mutant::KvWarmsUnheld,
     ];
 }
 

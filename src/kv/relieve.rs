@@ -182,8 +182,12 @@ impl Shared {
                 Ok(())
             }
             Err(error) => {
-                let exchanged =
-                    (self.ledger).with(|ledger| ledger.exchange_cold(slot, entry, &self.rows));
+                let exchanged = match mutant::is(Mutant::KvExchangesTwoSteps) {
+                    true => self.exchange_in_two_steps(slot, entry),
+                    false => {
+                        (self.ledger).with(|ledger| ledger.exchange_cold(slot, entry, &self.rows))
+                    }
+                };
                 if exchanged { Ok(()) } else { Err(error) }
             }
         }

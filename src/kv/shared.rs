@@ -57,6 +57,9 @@ impl Shared {
         if mutant::is(Mutant::KvOpensTwoSteps) {
             return self.open_in_two_steps(ask, opened);
         }
+        if mutant::is(Mutant::KvLooksColdFirst) {
+            return self.open_after_looking_for_cold(ask, opened);
+        }
         self.patiently(|ledger| ledger.open(ask, &self.rows, opened))
     }
 
@@ -65,10 +68,17 @@ impl Shared {
     pub(super) fn warm_opened(&self, opened: &Opened) -> Result<(), AllocError> {
         let slot = opened.slot;
         let open = OpenSlot { of: self, slot };
-        self.warm(slot, opened.fresh..opened.held, |ledger| {
+        let entries = opened.fresh..opened.held;
+        let undo = |ledger: &mut Ledger| {
             let whole = opened.fresh as usize * self.spec.block_tokens();
             ledger.forgo_beginning(slot, whole, opened.copy, &self.rows);
-        })?;
+        };
+        match opened.copy {
+            Some(copy) if mutant::is(Mutant::KvWarmsUnheld) => {
+                self.warm_unheld(copy, slot, entries, undo)?
+            }
+            _ => self.warm(slot, entries, undo)?,
+        }
         std::mem::forget(open);
         Ok(())
     }
@@ -85,6 +95,9 @@ impl Shared {
         let mut grown = Grown::default();
         match mutant::is(Mutant::KvGrowsTwoSteps) {
             true => self.grow_in_two_steps(slot, new, blocks, &mut grown)?,
+            false if mutant::is(Mutant::KvLooksColdFirst) => {
+                self.grow_after_looking_for_cold(slot, new, blocks, &mut grown)?
+            }
             false => {
                 self.patiently(|ledger| ledger.grow(slot, new, blocks, &self.rows, &mut grown))?
             }
@@ -111,18 +124,24 @@ impl Shared {
     ) -> Result<(), AllocError> {
         let target = copy.map(|copy| copy.entry);
         let all = target.into_iter().chain(entries.clone());
-        self.warm(slot, all, |ledger| {
+        let undo = |ledger: &mut Ledger| {
             if let Some(copy) = copy {
                 ledger.undo_copy(slot, copy, &self.rows);
             }
             ledger.give_back_tail(slot, entries.start, &self.rows);
-        })
+        };
+        match copy {
+            Some(copy) if mutant::is(Mutant::KvWarmsUnheld) => {
+                self.warm_unheld(copy, slot, all, undo)
+            }
+            _ => self.warm(slot, all, undo),
+        }
     }
 
     /// Asks the ledger, again and again while it has too few blocks only because others are
     /// giving the memory of some back.
     #[inline]
-    fn patiently(
+    pub(super) fn patiently(
         &self,
         mut ask: impl FnMut(&mut Ledger) -> Result<(), KvError>,
     ) -> Result<(), KvError> {
@@ -175,6 +194,9 @@ impl Shared {
     pub(super) fn close(&self, slot: u32) {
         if mutant::is(Mutant::KvSlotGoesFirst) {
             return self.close_in_two_steps(slot);
+        }
+        if mutant::is(Mutant::KvIdlesTwoSteps) {
+            return self.idle_in_two_steps(slot);
         }
         self.ledger.with(|ledger| ledger.close(slot, &self.rows));
     }

@@ -2,7 +2,9 @@
 //! believes the second time what it saw the first time. `src/mutant.rs` says when one runs,
 //! which in a build for use is never; `loom_tests/kv*.rs` see what comes of it.
 
-use super::ledger::{Ask, Grown, Opened};
+use crate::memory::AllocError;
+
+use super::ledger::{Ask, Grown, Ledger, Opened, PendingCopy};
 use super::shared::Shared;
 use super::{KvError, Namespace};
 
@@ -66,5 +68,65 @@ impl Shared {
     pub(super) fn close_in_two_steps(&self, slot: u32) {
         self.ledger.with(|ledger| ledger.give_slot_back(slot));
         self.ledger.with(|ledger| ledger.close(slot, &self.rows));
+    }
+
+    /// The last block, which is neither used nor idle, may be found between.
+    pub(super) fn idle_in_two_steps(&self, slot: u32) {
+        let unused = (self.ledger).with(|ledger| ledger.close_but_idle(slot, &self.rows));
+        if let Some(block) = unused {
+            self.ledger.with(|ledger| ledger.become_idle(block));
+        }
+    }
+
+    /// The memory of blocks may go back between.
+    pub(super) fn open_after_looking_for_cold(
+        &self,
+        ask: &Ask<'_>,
+        opened: &mut Opened,
+    ) -> Result<(), KvError> {
+        let cold = self.ledger.with(|ledger| ledger.has_cold());
+        self.patiently(|ledger| ledger.open(ask, &self.rows, opened))?;
+        opened.cold &= cold;
+        Ok(())
+    }
+
+    /// The same between.
+    pub(super) fn grow_after_looking_for_cold(
+        &self,
+        slot: u32,
+        new: &[u32],
+        blocks: u32,
+        grown: &mut Grown,
+    ) -> Result<(), KvError> {
+        let cold = self.ledger.with(|ledger| ledger.has_cold());
+        self.patiently(|ledger| ledger.grow(slot, new, blocks, &self.rows, grown))?;
+        grown.cold &= cold;
+        Ok(())
+    }
+
+    /// The idle block may be found between.
+    pub(super) fn exchange_in_two_steps(&self, slot: u32, entry: usize) -> bool {
+        let idle = self.ledger.with(|ledger| ledger.oldest_idle());
+        idle.is_some_and(|idle| {
+            (self.ledger).with(|ledger| ledger.exchange_cold_for(slot, entry, idle, &self.rows));
+            true
+        })
+    }
+
+    /// What is to be copied may go to somebody else meanwhile.
+    pub(super) fn warm_unheld(
+        &self,
+        copy: PendingCopy,
+        slot: u32,
+        entries: impl Iterator<Item = u32>,
+        undo: impl FnOnce(&mut Ledger),
+    ) -> Result<(), AllocError> {
+        self.release_outside(copy.from);
+        self.warm(slot, entries, |ledger| {
+            ledger.hold_outside(copy.from);
+            undo(ledger);
+        })?;
+        self.hold_outside(copy.from);
+        Ok(())
     }
 }

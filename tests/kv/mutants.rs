@@ -49,6 +49,11 @@ const KILLERS: &[(Mutant, &[&str])] = &[
         Mutant::KvRegistersEarly,
         &["sharing::drafts_that_were_wrong_are_never_registered"],
     ),
+    // registered though the same is there
+    (
+        Mutant::KvRegistersTwice,
+        &["prefix::two_that_compute_the_same_keep_one_copy"],
+    ),
     // write in place while shared
     (
         Mutant::KvWritesShared,
@@ -84,9 +89,13 @@ const OF_TWO_THREADS: &[Mutant] = &[
     Mutant::KvPinTwoSteps,
     Mutant::KvCommitTwoSteps,
     Mutant::KvSlotGoesFirst,
+    Mutant::KvIdlesTwoSteps,
     Mutant::KvSourceGoesFirst,
     Mutant::KvPutsBackFirst,
     Mutant::KvForgetsMoving,
+    Mutant::KvLooksColdFirst,
+    Mutant::KvExchangesTwoSteps,
+    Mutant::KvWarmsUnheld,
 ];
 
 /// A child that takes longer goes round in a circle. Each takes well below a second.

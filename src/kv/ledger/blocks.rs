@@ -340,7 +340,7 @@ impl Blocks {
         None
     }
 
-    fn become_idle(&mut self, block: u32) {
+    pub(super) fn become_idle(&mut self, block: u32) {
         let newest = self.idle.newest;
         let record = self.record_mut(block);
         record.older = newest;

@@ -11,7 +11,9 @@ impl Ledger {
         self.register_partial(slot, rows);
         let Slot { shared, tokens, .. } = self.slots[slot as usize];
         self.give_back_tail(slot, shared, rows);
-        self.release_end(slot, rows);
+        if !mutant::is(Mutant::KvIdlesTwoSteps) {
+            self.release_end(slot, rows);
+        }
         self.recount(tokens, 0);
         self.slots[slot as usize] = Slot::default();
         if !mutant::is(Mutant::KvSlotGoesFirst) {

@@ -187,7 +187,8 @@ impl Ledger {
                 hash,
                 tokens,
             };
-            parent = if let Some(first) = self.blocks.find(&key) {
+            let found = (self.blocks.find(&key)).filter(|_| !mutant::is(Mutant::KvRegistersTwice));
+            parent = if let Some(first) = found {
                 self.blocks.hold(first);
                 rows.set(slot, index, first);
                 self.blocks.release(block);

@@ -26,6 +26,7 @@ mod index;
 mod moving;
 mod rows;
 mod shadow;
+mod two_steps;
 
 use super::block_tokens::BlockTokens;
 use super::{KvError, KvOptions, Namespace, PrefixHash};

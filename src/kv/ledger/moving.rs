@@ -72,13 +72,18 @@ impl Ledger {
                 idle
             }
         };
+        self.replace_cold(slot, index, warm, rows);
+        true
+    }
+
+    /// Puts a block that is nobody's in the place of a cold one.
+    pub(super) fn replace_cold(&mut self, slot: u32, index: usize, warm: u32, rows: &TableRows) {
         let cold = rows.get(slot, index);
         let tokens = self.blocks.block_tokens.count();
         self.blocks.copy_tokens(cold, warm, tokens);
         self.blocks.lend_to_one(warm);
         rows.set(slot, index, warm);
         self.blocks.release(cold);
-        true
     }
 
     /// Takes back that the slot's last block was to be exchanged for a copy.
