@@ -498,6 +498,46 @@ fn names_are_any_text_and_messages_escape_it() {
 }
 
 #[test]
+fn a_name_of_64_kib_is_fine_and_shortened_in_messages() {
+    let long = "n".repeat(64 << 10);
+    let (json, bytes) = packed(&[(&long, "U8", &[1], 1)]);
+    assert_eq!(names(&file(&json, bytes)), [long.as_str()]);
+
+    let ok = |begin, end| entry(&long, "U8", &[1], begin, end);
+    let bad = [
+        object(&[ok(0, 1), ok(0, 1)]),
+        object(&[ok(0, 2)]),
+        object(&[ok(1, 2)]),
+        object(&[ok(1, 0)]),
+        object(&[ok(0, 1), entry("x", "U8", &[1], 0, 1)]),
+        object(&[ok(0, 1), entry("x", "U8", &[1], 2, 3)]),
+        object(&[entry(&long, "U8", &[u64::MAX], 0, 1)]),
+        object(&[entry(&long, "F4", &[1], 0, 1)]),
+        object(&[entry("x", &long, &[1], 1, 0)]),
+        format!(r#"{{"__metadata__":{{"{long}":1}}}}"#),
+        format!(r#"{{"{long}":1}}"#),
+        format!(r#"{{"{long}":{{}}}}"#),
+        format!(r#"{{"x":"{long}"}}"#),
+        format!(r#"{{"x":{{"dtype":["{long}"]}}}}"#),
+        format!(r#"{{"x":{{"shape":"{long}"}}}}"#),
+    ];
+    for json in bad {
+        let message = fault(&file(&json, 1)).to_string();
+        assert!(
+            message.len() < 1000,
+            "{} bytes: {message:.200}",
+            message.len()
+        );
+    }
+    // One byte short.
+    let message = fault(&file(&json, bytes - 1)).to_string();
+    assert!(
+        message.len() < 1000 && message.contains("(65536 bytes)"),
+        "{message:.200}"
+    );
+}
+
+#[test]
 fn a_tensor_may_lie_at_any_offset() {
     let (json, bytes) = packed(&[("odd", "U8", &[1], 1), ("x", "F32", &[1], 4)]);
     let header = read(&file(&json, bytes)).unwrap();

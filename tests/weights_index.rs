@@ -9,7 +9,9 @@ use std::fs;
 use std::path::Path;
 
 use checkpoint_files::{file, packed, write};
-use tenslab::weights::{Checkpoint, FormatFault, WeightsError};
+use tenslab::weights::{
+    Checkpoint, FormatFault, HeaderLimits, SetFault, TensorAt, TensorTwice, WeightsError,
+};
 
 /// A directory with these shards (name, tensors of one byte) and this weight_map.
 fn directory(shards: &[(&str, &[&str])], map: &[(&str, &str)]) -> tempfile::TempDir {
@@ -44,6 +46,31 @@ fn error(path: &Path) -> WeightsError {
     assert!(message.contains(&path.display().to_string()), "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");
     error
+}
+
+/// What is wrong with a set; its message names each of `names`, if there are no more than 8.
+fn fault(path: &Path, names: &[&str]) -> SetFault {
+    let error = error(path);
+    let message = error.to_string();
+    for name in names.iter().take(8) {
+        assert!(message.contains(name), "{name}: {message}");
+    }
+    match error {
+        WeightsError::Set { fault, .. } => *fault,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The tensors, and the last part of where they are.
+fn places(tensors: &[TensorAt]) -> Vec<(&str, &str)> {
+    (tensors.iter())
+        .map(|at| {
+            (
+                at.tensor.as_str(),
+                at.file.file_name().unwrap().to_str().unwrap(),
+            )
+        })
+        .collect()
 }
 
 const TWO: [(&str, &[&str]); 2] = [("1.safetensors", &["a"]), ("2.safetensors", &["b"])];
@@ -88,61 +115,84 @@ fn every_missing_shard_is_named() {
             ("e", "1.safetensors/x"),
         ],
     );
-    let WeightsError::MissingShards {
-        shards, missing, ..
-    } = error(some.path())
-    else {
-        panic!("another error");
-    };
-    assert_eq!(shards, 5);
+    let names = ["1.safetensors/x", "3.safetensors", "4.safetensors"];
+    let missing = names.map(str::to_owned).to_vec();
     assert_eq!(
-        missing,
-        ["1.safetensors/x", "3.safetensors", "4.safetensors"]
+        fault(some.path(), &names),
+        SetFault::MissingFiles { files: 5, missing }
     );
 }
 
 #[test]
-fn a_tensor_in_two_shards_is_an_error() {
-    let shards: [(&str, &[&str]); 2] = [("1.safetensors", &["a", "b"]), ("2.safetensors", &["b"])];
+fn every_tensor_in_two_shards_is_named() {
+    let shards: [(&str, &[&str]); 3] = [
+        ("1.safetensors", &["a", "b"]),
+        ("2.safetensors", &["b", "d"]),
+        ("3.safetensors", &["b", "d"]),
+    ];
     for home in ["1.safetensors", "2.safetensors"] {
         // `c` is nowhere, but two contents for one name are worse.
-        let map = [("a", "1.safetensors"), ("b", home), ("c", "2.safetensors")];
+        let map = [
+            ("a", "1.safetensors"),
+            ("b", home),
+            ("c", "2.safetensors"),
+            ("d", "3.safetensors"),
+        ];
         let seen = directory(&shards, &map);
-        let WeightsError::DuplicateAcrossShards {
-            tensor,
-            first,
-            second,
-            ..
-        } = error(seen.path())
-        else {
-            panic!("another error");
+        let twice = |tensor: &str, first, second| TensorTwice {
+            tensor: tensor.into(),
+            first: seen.path().join(first),
+            second: seen.path().join(second),
         };
-        assert_eq!(tensor, "b");
-        assert!(first.ends_with("1.safetensors") && second.ends_with("2.safetensors"));
+        let tensors = vec![
+            twice("b", "1.safetensors", "2.safetensors"),
+            twice("b", "2.safetensors", "3.safetensors"),
+            twice("d", "2.safetensors", "3.safetensors"),
+        ];
+        let names = [
+            "3 tensors",
+            "\"b\" in",
+            "\"d\" in",
+            "1.safetensors",
+            "3.safetensors",
+        ];
+        assert_eq!(fault(seen.path(), &names), SetFault::Duplicates { tensors });
     }
 }
 
 #[test]
-fn a_shard_outside_the_directory_is_refused_before_it_is_opened() {
-    for shard in [
+fn every_shard_outside_is_named_before_one_is_opened() {
+    let bad = [
         "../1.safetensors",
         "/etc/passwd",
         "",
         ".",
         "sub/../../x",
         "./1.safetensors",
-    ] {
+    ];
+    for shard in bad {
         let outside = directory(&TWO, &[("a", "1.safetensors"), ("b", shard)]);
-        let WeightsError::ShardOutside {
-            tensor,
-            shard: said,
-            ..
-        } = error(outside.path())
-        else {
-            panic!("another error");
-        };
-        assert_eq!((tensor.as_str(), said.as_str()), ("b", shard));
+        let tensors = vec![TensorAt {
+            tensor: "b".into(),
+            file: shard.into(),
+        }];
+        assert_eq!(
+            fault(outside.path(), &["\"b\""]),
+            SetFault::Outside { tensors }
+        );
     }
+    let names: Vec<String> = (0..12).map(|number| format!("t{number:02}")).collect();
+    let map: Vec<_> = names
+        .iter()
+        .zip(bad.iter().cycle())
+        .map(|(n, s)| (n.as_str(), *s))
+        .collect();
+    let all = directory(&TWO, &map);
+    let SetFault::Outside { tensors } = fault(all.path(), &["12 tensors", "t00", "t07", "4 more"])
+    else {
+        panic!("another fault");
+    };
+    assert!(tensors.iter().map(|at| &at.tensor).eq(&names));
     let below = directory(
         &TWO[..1],
         &[("a", "1.safetensors"), ("b", "sub/2.safetensors")],
@@ -156,17 +206,13 @@ fn a_shard_outside_the_directory_is_refused_before_it_is_opened() {
 #[test]
 fn index_and_shards_must_agree_both_ways() {
     let swapped = directory(&TWO, &[("a", "2.safetensors"), ("b", "1.safetensors")]);
-    let WeightsError::NotInShard {
-        tensor,
-        shard,
-        count,
-        ..
-    } = error(swapped.path())
-    else {
-        panic!("another error");
+    let SetFault::NotInFile { tensors } = fault(swapped.path(), &["\"a\"", "\"b\""]) else {
+        panic!("another fault");
     };
-    assert_eq!((tensor.as_str(), count), ("a", 2));
-    assert!(shard.ends_with("2.safetensors"));
+    assert_eq!(
+        places(&tensors),
+        [("a", "2.safetensors"), ("b", "1.safetensors")]
+    );
 
     let absent = directory(
         &TWO,
@@ -176,16 +222,99 @@ fn index_and_shards_must_agree_both_ways() {
             ("c", "2.safetensors"),
         ],
     );
-    assert!(matches!(
-        error(absent.path()),
-        WeightsError::NotInShard { tensor, count: 1, .. } if tensor == "c"
-    ));
+    let SetFault::NotInFile { tensors } = fault(absent.path(), &["1 tensors", "\"c\""]) else {
+        panic!("another fault");
+    };
+    assert_eq!(places(&tensors), [("c", "2.safetensors")]);
 
-    let shards: [(&str, &[&str]); 1] = [("1.safetensors", &["a", "x", "y"])];
+    let shards: [(&str, &[&str]); 1] = [("1.safetensors", &["y", "a", "x"])];
     let extra = directory(&shards, &[("a", "1.safetensors")]);
+    let SetFault::NotInIndex { tensors } = fault(extra.path(), &["\"x\"", "\"y\""]) else {
+        panic!("another fault");
+    };
+    assert_eq!(
+        places(&tensors),
+        [("x", "1.safetensors"), ("y", "1.safetensors")]
+    );
+}
+
+#[test]
+fn an_index_of_too_many_tensors_or_bytes_is_refused() {
+    let both = directory(&TWO, &[("a", "1.safetensors"), ("b", "2.safetensors")]);
+    let open = |limits: HeaderLimits| Checkpoint::open_with(both.path(), &limits);
+    let limits = HeaderLimits {
+        max_tensors: 2,
+        ..HeaderLimits::default()
+    };
+    assert!(open(limits).is_ok());
+    let limits = HeaderLimits {
+        max_tensors: 1,
+        ..HeaderLimits::default()
+    };
+    let Err(WeightsError::Set { fault, .. }) = open(limits) else {
+        panic!("another error");
+    };
+    assert_eq!(*fault, SetFault::TooManyTensors { max_tensors: 1 });
+    let limits = HeaderLimits {
+        max_header_bytes: 80,
+        ..HeaderLimits::default()
+    };
+    let Err(WeightsError::Set { fault, .. }) = open(limits) else {
+        panic!("another error");
+    };
+    assert!(matches!(*fault, SetFault::BadIndex { reason } if reason.contains("the limit is 80")));
+}
+
+#[test]
+fn an_explicit_list_opens_in_its_order_and_refuses_duplicates() {
+    let shards: [(&str, &[&str]); 3] = [
+        ("1.safetensors", &["a"]),
+        ("2.safetensors", &["b"]),
+        ("3.safetensors", &["c", "b"]),
+    ];
+    let place = directory(&shards, &[]);
+    let path = |name: &str| place.path().join(name);
+    let open = |names: &[&str]| {
+        let files: Vec<_> = names.iter().map(|name| path(name)).collect();
+        Checkpoint::open_files(&files, &HeaderLimits::default())
+    };
+    let checkpoint = open(&["2.safetensors", "1.safetensors"]).unwrap();
+    let names: Vec<_> = checkpoint
+        .entries()
+        .iter()
+        .map(|e| (e.name(), e.file()))
+        .collect();
+    assert_eq!(names, [("b", 0), ("a", 1)]);
+    assert_eq!(checkpoint.path(), path("2.safetensors"));
+
+    let fault = |names: &[&str]| match open(names) {
+        Err(WeightsError::Set { fault, .. }) => *fault,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(fault(&[]), SetFault::NoFiles);
+    let SetFault::Duplicates { tensors } =
+        fault(&["3.safetensors", "1.safetensors", "2.safetensors"])
+    else {
+        panic!("another fault");
+    };
+    assert_eq!(tensors.len(), 1);
+    assert_eq!(
+        (tensors[0].tensor.as_str(), &tensors[0].first),
+        ("b", &path("3.safetensors"))
+    );
+
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("1.safetensors", path("link")).unwrap();
+        let twice = SetFault::FileTwice {
+            first: path("1.safetensors"),
+            second: path("link"),
+        };
+        assert_eq!(fault(&["1.safetensors", "2.safetensors", "link"]), twice);
+    }
     assert!(matches!(
-        error(extra.path()),
-        WeightsError::NotInIndex { tensor, count: 2, .. } if tensor == "x"
+        open(&["1.safetensors", "gone"]),
+        Err(WeightsError::Io { .. })
     ));
 }
 
@@ -225,9 +354,11 @@ fn an_index_that_is_none_says_what_is_wrong() {
             "model.safetensors.index.json",
             text.as_bytes(),
         );
-        let error = error(&path);
-        assert!(matches!(error, WeightsError::BadIndex { .. }), "{error:?}");
-        assert!(error.to_string().contains(word), "{text}: {error}");
+        let fault = fault(&path, &[word]);
+        assert!(
+            matches!(fault, SetFault::BadIndex { .. }),
+            "{text}: {fault:?}"
+        );
     }
     let path = write(
         place.path(),

@@ -1,7 +1,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::FormatFault;
+use super::quoted::{Quoted, Shown, Some8};
+use super::{FormatFault, SetFault};
 use crate::memory::{AllocError, BorrowError};
 use crate::tensor::TensorError;
 use crate::types::DType;
@@ -14,7 +15,7 @@ use crate::types::DType;
 #[non_exhaustive]
 pub enum WeightsError {
     /// The operating system refused.
-    #[error("{}: cannot {action}: {source}", shown(path))]
+    #[error("{}: cannot {action}: {source}", Shown(path))]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -24,13 +25,13 @@ pub enum WeightsError {
         source: io::Error,
     },
     /// Neither a file nor a directory: a pipe, a device, a socket.
-    #[error("{}: neither a file nor a directory", shown(path))]
+    #[error("{}: neither a file nor a directory", Shown(path))]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
     /// The bytes of a file are wrong.
-    #[error("{}: {fault}", shown(path))]
+    #[error("{}: {fault}", Shown(path))]
     Format {
         /// The file.
         path: PathBuf,
@@ -41,7 +42,7 @@ pub enum WeightsError {
     /// A directory without a checkpoint.
     #[error(
         "{}: no model.safetensors and no model.safetensors.index.json here{}",
-        shown(path),
+        Shown(path),
         found(others)
     )]
     NoCheckpoint {
@@ -50,95 +51,20 @@ pub enum WeightsError {
         /// Other safetensors files in it, sorted.
         others: Vec<String>,
     },
-    /// The index is no index.
-    #[error("{}: not a checkpoint index: {reason}", shown(path))]
-    BadIndex {
-        /// The index.
+    /// The files of a set do not fit together, or its index is none.
+    #[error("{}: {fault}", Shown(path))]
+    Set {
+        /// The index, or the first file of a list.
         path: PathBuf,
         /// What is wrong.
-        reason: String,
-    },
-    /// The index names a file outside its own directory.
-    #[error(
-        "{}: tensor {tensor:?} is said to be in {shard:?}, which is no plain path inside the directory",
-        shown(path)
-    )]
-    ShardOutside {
-        /// The index.
-        path: PathBuf,
-        /// The tensor whose entry says so.
-        tensor: String,
-        /// What it says.
-        shard: String,
-    },
-    /// The index names files that are not there.
-    #[error(
-        "{}: {} of {shards} files are missing: {}; download them again",
-        shown(path),
-        missing.len(),
-        missing.join(", ")
-    )]
-    MissingShards {
-        /// The index.
-        path: PathBuf,
-        /// How many files it names.
-        shards: usize,
-        /// Those that are missing, all of them, sorted and escaped.
-        missing: Vec<String>,
-    },
-    /// A tensor is in two files.
-    #[error(
-        "{}: tensor {tensor:?} is in {} and in {}",
-        shown(path),
-        shown(first),
-        shown(second)
-    )]
-    DuplicateAcrossShards {
-        /// The index.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// The one file.
-        first: PathBuf,
-        /// The other.
-        second: PathBuf,
-    },
-    /// The index says where tensors are, and they are not there.
-    #[error(
-        "{}: {count} tensors are not in the file that the index names, the first is {tensor:?} in {}",
-        shown(path),
-        shown(shard)
-    )]
-    NotInShard {
-        /// The index.
-        path: PathBuf,
-        /// The first such tensor by name.
-        tensor: String,
-        /// Where it should be.
-        shard: PathBuf,
-        /// How many there are.
-        count: usize,
-    },
-    /// A shard holds tensors that the index does not list.
-    #[error(
-        "{}: {count} tensors are not in the index, the first is {tensor:?} in {}",
-        shown(path),
-        shown(shard)
-    )]
-    NotInIndex {
-        /// The index.
-        path: PathBuf,
-        /// The first such tensor.
-        tensor: String,
-        /// The shard that holds it.
-        shard: PathBuf,
-        /// How many there are.
-        count: usize,
+        #[source]
+        fault: Box<SetFault>,
     },
     /// A file ended before the bytes that its header promised.
     #[error(
-        "{}: the file ended at byte {at} while bytes {begin}..{end} were read (tensor {tensor:?}): it became shorter after it was opened",
-        shown(path)
+        "{}: the file ended at byte {at} while bytes {begin}..{end} were read (tensor {}): it became shorter after it was opened",
+        Shown(path),
+        Quoted(tensor)
     )]
     ShortRead {
         /// The file.
@@ -155,7 +81,7 @@ pub enum WeightsError {
     /// A file is not the one whose header was read.
     #[error(
         "{}: the file changed while it was read: {what}; load it again when nobody writes to it",
-        shown(path)
+        Shown(path)
     )]
     FileChanged {
         /// The file.
@@ -175,7 +101,7 @@ pub enum WeightsError {
     /// The tensors are larger than the address space.
     #[error(
         "{}: the tensors need {bytes} bytes, more than this machine can address",
-        shown(path)
+        Shown(path)
     )]
     TooLarge {
         /// The checkpoint.
@@ -184,7 +110,7 @@ pub enum WeightsError {
         bytes: u64,
     },
     /// There is no memory for the weights or for a header.
-    #[error("{}: no memory for {bytes} bytes of {what}: {source}", shown(path))]
+    #[error("{}: no memory for {bytes} bytes of {what}: {source}", Shown(path))]
     Memory {
         /// The checkpoint or file.
         path: PathBuf,
@@ -197,8 +123,9 @@ pub enum WeightsError {
     },
     /// There is no tensor of this name.
     #[error(
-        "no tensor {name:?} among the {tensors} of {}{}",
-        shown(path),
+        "no tensor {} among the {tensors} of {}{}",
+        Quoted(name),
+        Shown(path),
         similar(close)
     )]
     NotFound {
@@ -213,8 +140,9 @@ pub enum WeightsError {
     },
     /// The tensor is there, and no tensor can be made of its elements.
     #[error(
-        "tensor {name:?} of {} is {tag:?}, which this crate has no tensors of; its bytes can be had raw",
-        shown(path)
+        "tensor {} of {} is {tag:?}, which this crate has no tensors of; its bytes can be had raw",
+        Quoted(name),
+        Shown(path)
     )]
     UnsupportedDType {
         /// The checkpoint.
@@ -225,7 +153,7 @@ pub enum WeightsError {
         tag: String,
     },
     /// A view could not be made, or a tensor to be written not read.
-    #[error("tensor {name:?}: {source}")]
+    #[error("tensor {}: {source}", Quoted(name))]
     Tensor {
         /// The tensor.
         name: String,
@@ -239,7 +167,7 @@ pub enum WeightsError {
         source: BorrowError,
     },
     /// A name that cannot be written.
-    #[error("{}: a tensor cannot be named {name:?}: {reason}", shown(path))]
+    #[error("{}: a tensor cannot be named {}: {reason}", Shown(path), Quoted(name))]
     InvalidName {
         /// The file to be written.
         path: PathBuf,
@@ -259,6 +187,14 @@ impl WeightsError {
         }
     }
 
+    /// Adds the path to what is wrong with a set of files.
+    pub(super) fn set(path: &Path, fault: SetFault) -> Self {
+        Self::Set {
+            path: path.into(),
+            fault: Box::new(fault),
+        }
+    }
+
     /// Adds path and deed to what the operating system said.
     pub(super) fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
         Self::Io {
@@ -269,39 +205,17 @@ impl WeightsError {
     }
 }
 
-/// A path on one line: control characters in it are escaped.
-fn shown(path: &Path) -> String {
-    let path = path.to_string_lossy();
-    let mut line = String::with_capacity(path.len());
-    for letter in path.chars() {
-        if letter.is_control() {
-            line.extend(letter.escape_default());
-        } else {
-            line.push(letter);
-        }
-    }
-    line
-}
-
 fn found(others: &[String]) -> String {
     if others.is_empty() {
         return "; name a .safetensors file or a directory that holds one of them".into();
     }
-    const SHOWN: usize = 4;
-    let more = others.len().saturating_sub(SHOWN);
-    let shown = others[..others.len().min(SHOWN)].join(", ");
-    let dots = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
-    };
-    format!("; it has {shown}{dots}: name one of them")
+    format!("; it has {}: name one of them", Some8(others))
 }
 
 fn similar(close: &[String]) -> String {
     if close.is_empty() {
         return String::new();
     }
-    let quoted: Vec<_> = close.iter().map(|name| format!("{name:?}")).collect();
+    let quoted: Vec<_> = close.iter().map(|name| Quoted(name).to_string()).collect();
     format!("; did you mean {}?", quoted.join(" or "))
 }

@@ -1,3 +1,4 @@
+use super::quoted::Quoted;
 use super::{ForeignFormat, WeightDType};
 use crate::types::{Shape, TypeError};
 
@@ -62,7 +63,7 @@ pub enum FormatFault {
         reason: String,
     },
     /// Two tensors have one name, which readers resolve differently.
-    #[error("tensor {name:?} is listed twice")]
+    #[error("tensor {} is listed twice", Quoted(name))]
     DuplicateTensor {
         /// The name.
         name: String,
@@ -71,13 +72,13 @@ pub enum FormatFault {
     #[error("\"__metadata__\" is listed twice")]
     DuplicateMetadata,
     /// One metadata key is listed twice.
-    #[error("metadata key {key:?} is listed twice")]
+    #[error("metadata key {} is listed twice", Quoted(key))]
     DuplicateMetadataKey {
         /// The key.
         key: String,
     },
     /// The metadata is not an object of strings.
-    #[error("metadata key {key:?} must be a string: {reason}")]
+    #[error("metadata key {} must be a string: {reason}", Quoted(key))]
     BadMetadataValue {
         /// The key; empty when `__metadata__` itself is no object.
         key: String,
@@ -85,7 +86,7 @@ pub enum FormatFault {
         reason: String,
     },
     /// A tensor has one of its three fields twice.
-    #[error("tensor {name:?}: field {field:?} is listed twice")]
+    #[error("tensor {}: field {field:?} is listed twice", Quoted(name))]
     DuplicateField {
         /// The tensor.
         name: String,
@@ -93,7 +94,7 @@ pub enum FormatFault {
         field: &'static str,
     },
     /// A tensor lacks one of its three fields.
-    #[error("tensor {name:?}: field {field:?} is missing")]
+    #[error("tensor {}: field {field:?} is missing", Quoted(name))]
     MissingField {
         /// The tensor.
         name: String,
@@ -101,7 +102,7 @@ pub enum FormatFault {
         field: &'static str,
     },
     /// A field of a tensor has the wrong form.
-    #[error("tensor {name:?}: {reason}")]
+    #[error("tensor {}: {reason}", Quoted(name))]
     BadField {
         /// The tensor.
         name: String,
@@ -115,7 +116,7 @@ pub enum FormatFault {
         max_tensors: usize,
     },
     /// The shape has too many dimensions, or elements than fit an `i64`.
-    #[error("tensor {name:?}: invalid shape: {source}")]
+    #[error("tensor {}: invalid shape: {source}", Quoted(name))]
     InvalidShape {
         /// The tensor.
         name: String,
@@ -123,7 +124,10 @@ pub enum FormatFault {
         source: TypeError,
     },
     /// The range ends before it begins.
-    #[error("tensor {name:?}: its bytes end at {end}, before they begin at {begin}")]
+    #[error(
+        "tensor {}: its bytes end at {end}, before they begin at {begin}",
+        Quoted(name)
+    )]
     BackwardRange {
         /// The tensor.
         name: String,
@@ -134,7 +138,8 @@ pub enum FormatFault {
     },
     /// Shape and dtype want another number of bytes than the range has.
     #[error(
-        "tensor {name:?}: {dtype} {shape} needs {expected_bytes} bytes and its range has {range_bytes}"
+        "tensor {}: {dtype} {shape} needs {expected_bytes} bytes and its range has {range_bytes}",
+        Quoted(name)
     )]
     WrongLength {
         /// The tensor.
@@ -150,7 +155,8 @@ pub enum FormatFault {
     },
     /// Elements of less than a byte do not fill whole bytes.
     #[error(
-        "tensor {name:?}: {dtype} {shape} is {total_bits} bits, which is no whole number of bytes"
+        "tensor {}: {dtype} {shape} is {total_bits} bits, which is no whole number of bytes",
+        Quoted(name)
     )]
     PartialByte {
         /// The tensor.
@@ -164,7 +170,7 @@ pub enum FormatFault {
     },
     /// Bytes before a tensor belong to none.
     #[error(
-        "bytes {begin}..{end} of the data belong to no tensor: a hole before {next:?}{}",
+        "bytes {begin}..{end} of the data belong to no tensor: a hole before {}{}", Quoted(next),
         after(previous.as_ref())
     )]
     Hole {
@@ -179,7 +185,9 @@ pub enum FormatFault {
     },
     /// Two tensors share bytes.
     #[error(
-        "tensors {first:?} and {second:?} overlap: the one ends at byte {first_end} of the data, the other begins at {second_begin}"
+        "tensors {} and {} overlap: the one ends at byte {first_end} of the data, the other begins at {second_begin}",
+        Quoted(first),
+        Quoted(second)
     )]
     Overlap {
         /// The tensor that begins first.
@@ -193,7 +201,7 @@ pub enum FormatFault {
     },
     /// The file ends before the last tensor does.
     #[error(
-        "truncated: tensor {name:?} ends at byte {needed_bytes} and the file has {file_bytes}, {} are missing; download it again",
+        "truncated: tensor {} ends at byte {needed_bytes} and the file has {file_bytes}, {} are missing; download it again", Quoted(name),
         needed_bytes.saturating_sub(*file_bytes)
     )]
     Truncated {
@@ -219,6 +227,6 @@ pub enum FormatFault {
 fn after(previous: Option<&String>) -> String {
     previous.map_or_else(
         || " at the start".into(),
-        |name| format!(", behind {name:?}"),
+        |name| format!(", behind {}", Quoted(name)),
     )
 }

@@ -36,9 +36,9 @@ pub(super) const LENGTH_BYTES: u64 = size_of::<u64>() as u64;
 /// What a header may ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderLimits {
-    /// The most bytes of header. The format's own limit is 100,000,000.
+    /// The most bytes of header, and of an index. The format's own limit is 100,000,000.
     pub max_header_bytes: u64,
-    /// The most tensors in one file. Each costs about 150 bytes while the file is open.
+    /// The most tensors in one file, and in an index. Each costs about 150 bytes while the file is open.
     pub max_tensors: usize,
     /// Accept bytes behind the last tensor, as some other readers do.
     pub allow_trailing: bool,

@@ -24,26 +24,26 @@
 #[cfg(target_endian = "big")]
 compile_error!("weights are little-endian and are not swapped: tenslab needs such a machine");
 
-mod checkpoint;
 mod convert;
 mod dtype;
 mod error;
 mod fault;
 mod foreign;
 mod header;
-mod index;
 mod load;
 mod parse;
+mod quoted;
+mod set;
 mod similar;
 mod slab;
 mod source;
 mod writer;
 
-pub use self::checkpoint::{Checkpoint, CheckpointFile, WeightEntry};
 pub use self::dtype::WeightDType;
 pub use self::error::WeightsError;
 pub use self::fault::FormatFault;
 pub use self::foreign::ForeignFormat;
 pub use self::header::{Header, HeaderLimits, TensorInfo};
 pub use self::load::{LoadOptions, LoadProgress, LoadReport, Weights};
+pub use self::set::{Checkpoint, CheckpointFile, SetFault, TensorAt, TensorTwice, WeightEntry};
 pub use self::writer::save;

@@ -16,6 +16,7 @@ use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
+use super::quoted::reason;
 use super::{FormatFault, HeaderLimits, WeightDType};
 use crate::types::{MAX_RANK, Shape, TypeError};
 
@@ -80,7 +81,7 @@ impl State<'_> {
         if let Some(fault) = self.fault {
             return fault;
         }
-        let reason = error.to_string();
+        let reason = reason(error);
         match self.within {
             // Broken JSON is broken wherever it happens to stop.
             _ if !error.is_data() => FormatFault::BadJson { reason },

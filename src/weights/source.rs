@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::header::{LENGTH_BYTES, check_length};
-use super::{Header, HeaderLimits, WeightsError};
+use super::{Header, HeaderLimits, SetFault, WeightsError};
 use crate::memory::AllocError;
 
 /// What a file was when its header was read.
@@ -40,6 +40,14 @@ impl Identity {
             file_bytes: metadata.len(),
             modified: metadata.modified().ok(),
             number,
+        }
+    }
+
+    /// Tells files apart, whatever their names are, where they have numbers.
+    pub(super) fn key<'a>(&self, path: &'a Path) -> (Option<(u64, u64)>, &'a Path) {
+        match self.number {
+            None => (None, path),
+            number => (number, Path::new("")),
         }
     }
 
@@ -192,9 +200,9 @@ impl Source {
         let bytes = usize::try_from(file_bytes)
             .ok()
             .filter(|_| file_bytes <= limit)
-            .ok_or_else(|| WeightsError::BadIndex {
-                path: self.path.clone(),
-                reason: format!("it has {file_bytes} bytes, and the limit is {limit}"),
+            .ok_or_else(|| {
+                let reason = format!("it has {file_bytes} bytes, and the limit is {limit}");
+                WeightsError::set(&self.path, SetFault::BadIndex { reason })
             })?;
         let mut text = self.buffer(bytes, "index")?;
         self.read_exact_at(&mut text, 0, "")?;

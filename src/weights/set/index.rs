@@ -22,12 +22,10 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
 
-use super::WeightsError;
-use super::parse::Skip;
-use super::source::Source;
-
-/// The most bytes an index may have: as many as a header.
-const MAX_INDEX_BYTES: u64 = 100_000_000;
+use super::fault::{SetFault, TensorAt};
+use crate::weights::parse::Skip;
+use crate::weights::quoted::{Quoted, reason};
+use crate::weights::{HeaderLimits, WeightsError};
 
 /// Which tensor is in which shard.
 #[derive(Debug)]
@@ -39,32 +37,39 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Reads the index at `path`. The shards are not touched.
-    pub(super) fn read(path: &Path) -> Result<Self, WeightsError> {
-        let bad = |reason: String| WeightsError::BadIndex {
-            path: path.into(),
-            reason,
-        };
-        let source = Source::open(path)?;
-        let text = source.read_all(MAX_INDEX_BYTES)?;
-        let text = std::str::from_utf8(&text)
+    /// Reads the text of an index. The shards are not touched.
+    pub(super) fn from_bytes(text: &[u8], limits: &HeaderLimits) -> Result<Self, SetFault> {
+        let bad = |reason| SetFault::BadIndex { reason };
+        let text = std::str::from_utf8(text)
             .map_err(|error| bad(format!("not UTF-8 from byte {} on", error.valid_up_to())))?;
         let mut json = serde_json::Deserializer::from_str(text);
+        let mut room = Room {
+            max_tensors: limits.max_tensors,
+            is_short: false,
+        };
         let map = json
-            .deserialize_map(TopVisitor)
-            .and_then(|map| json.end().map(|()| map))
-            .map_err(|error| bad(error.to_string()))?
-            .ok_or_else(|| bad("it has no \"weight_map\"".into()))?;
-
-        let mut positions = BTreeMap::new();
-        for (tensor, shard) in &map {
-            let inside = plain(shard).ok_or_else(|| WeightsError::ShardOutside {
-                path: path.into(),
+            .deserialize_map(Top(&mut room))
+            .and_then(|map| json.end().map(|()| map));
+        let map = match map {
+            Err(_) if room.is_short => {
+                let max_tensors = limits.max_tensors;
+                return Err(SetFault::TooManyTensors { max_tensors });
+            }
+            map => map.map_err(|error| bad(reason(&error)))?,
+        };
+        let map = map.ok_or_else(|| bad("it has no \"weight_map\"".into()))?;
+        let outside: Vec<_> = (map.iter())
+            .filter(|(_, shard)| plain(shard).is_none())
+            .map(|(tensor, shard)| TensorAt {
                 tensor: tensor.clone(),
-                shard: shard.clone(),
-            })?;
-            positions.insert(inside, 0);
+                file: shard.into(),
+            })
+            .collect();
+        if !outside.is_empty() {
+            return Err(SetFault::Outside { tensors: outside });
         }
+        let mut positions = BTreeMap::new();
+        positions.extend(map.values().filter_map(|shard| Some((plain(shard)?, 0))));
         for (position, slot) in positions.values_mut().enumerate() {
             *slot = position;
         }
@@ -99,11 +104,9 @@ impl Index {
         if missing.is_empty() {
             return Ok(());
         }
-        Err(WeightsError::MissingShards {
-            path: path.into(),
-            shards: self.shards.len(),
-            missing,
-        })
+        let files = self.shards.len();
+        let fault = SetFault::MissingFiles { files, missing };
+        Err(WeightsError::set(path, fault))
     }
 }
 
@@ -121,9 +124,15 @@ fn plain(shard: &str) -> Option<PathBuf> {
 
 type Map = BTreeMap<String, String>;
 
-struct TopVisitor;
+/// How many tensors may be listed, and whether there were more.
+struct Room {
+    max_tensors: usize,
+    is_short: bool,
+}
 
-impl<'de> Visitor<'de> for TopVisitor {
+struct Top<'a>(&'a mut Room);
+
+impl<'de> Visitor<'de> for Top<'_> {
     type Value = Option<Map>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -135,7 +144,10 @@ impl<'de> Visitor<'de> for TopVisitor {
         while let Some(key) = top.next_key::<String>()? {
             if key != "weight_map" {
                 top.next_value_seed(Skip)?;
-            } else if found.replace(top.next_value_seed(WeightMap)?).is_some() {
+            } else if found
+                .replace(top.next_value_seed(WeightMap(self.0))?)
+                .is_some()
+            {
                 return Err(A::Error::custom("\"weight_map\" is listed twice"));
             }
         }
@@ -143,9 +155,9 @@ impl<'de> Visitor<'de> for TopVisitor {
     }
 }
 
-struct WeightMap;
+struct WeightMap<'a>(&'a mut Room);
 
-impl<'de> DeserializeSeed<'de> for WeightMap {
+impl<'de> DeserializeSeed<'de> for WeightMap<'_> {
     type Value = Map;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Map, D::Error> {
@@ -153,7 +165,7 @@ impl<'de> DeserializeSeed<'de> for WeightMap {
     }
 }
 
-impl<'de> Visitor<'de> for WeightMap {
+impl<'de> Visitor<'de> for WeightMap<'_> {
     type Value = Map;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,12 +175,17 @@ impl<'de> Visitor<'de> for WeightMap {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Map, A::Error> {
         let mut read = Map::new();
         while let Some(tensor) = map.next_key::<String>()? {
+            if read.len() == self.0.max_tensors {
+                self.0.is_short = true;
+                return Err(A::Error::custom("too many"));
+            }
             match read.entry(tensor) {
                 Entry::Vacant(entry) => entry.insert(map.next_value()?),
                 Entry::Occupied(entry) => {
                     let name = entry.key();
                     return Err(A::Error::custom(format_args!(
-                        "tensor {name:?} is listed twice"
+                        "tensor {} is listed twice",
+                        Quoted(name)
                     )));
                 }
             };
