@@ -207,6 +207,100 @@ fn hundreds_of_blocks_and_evictions_make_no_heap_block() {
     assert_eq!((blocks, cache.counters().evicted_for_space), (0, 500));
 }
 
+/// A sequence of these tokens, computed as far as they are not there.
+fn prefill(cache: &KvCache, prompt: &[u32]) -> Sequence {
+    let all = Some(prompt.len());
+    let mut sequence = (cache.acquire(prompt, &Namespace::default(), 0, all)).unwrap();
+    let rest = &prompt[sequence.len()..];
+    if !rest.is_empty() {
+        append(&mut sequence, rest, rest.len());
+    }
+    sequence
+}
+
+/// Appends `tokens` and commits the `first` of them.
+fn append(sequence: &mut Sequence, tokens: &[u32], first: usize) {
+    let mut step = sequence.append(tokens).unwrap();
+    for layer in 0..DIMS.layers {
+        let runs = step.layer_mut(layer).unwrap().runs::<bf16>().unwrap();
+        runs.for_each(drop);
+    }
+    step.commit_first(first).unwrap();
+}
+
+/// Each call by itself, and that it did what it is there for. Not under a budget with memory
+/// that went back: what is not charged is noted in heap blocks.
+#[test]
+fn each_call_makes_as_many_heap_blocks_as_it_says() {
+    let cache = cache(DType::BF16);
+    let namespace = Namespace::default();
+    let prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+    let copies = || cache.counters().copied_blocks;
+
+    let (blocks, mut first) = heap_blocks(|| prefill(&cache, &prompt));
+    assert_eq!((blocks, first.len()), (0, 10), "acquire, append and commit");
+    let (blocks, fork) = heap_blocks(|| first.fork());
+    let mut fork = fork.unwrap();
+    assert_eq!((blocks, fork.len()), (0, 10), "fork");
+    let (blocks, ()) = heap_blocks(|| append(&mut fork, &[11, 12, 13], 1));
+    assert_eq!((blocks, fork.len()), (0, 11), "commit_first");
+    assert_eq!(copies(), 1, "of the last block, which both had");
+    let (blocks, done) = heap_blocks(|| first.truncate(6));
+    done.unwrap();
+    assert_eq!((blocks, first.len()), (0, 6), "truncate");
+    let (blocks, ()) = heap_blocks(|| append(&mut first, &[99], 1));
+    assert_eq!((blocks, copies()), (0, 2), "of a block that can be found");
+    let (blocks, partial) = heap_blocks(|| prefill(&cache, &[1, 2, 3, 4, 5, 6, 70]));
+    assert_eq!(
+        (blocks, partial.hit_tokens(), copies()),
+        (0, 6, 3),
+        "of a beginning"
+    );
+
+    for _ in 0..2 {
+        let (blocks, admission) =
+            heap_blocks(|| cache.admission(&prompt, &namespace, 4, None).unwrap());
+        assert_eq!((blocks, admission.hit_tokens), (0, 8), "admission");
+        let (blocks, admits) = heap_blocks(|| cache.can_admit(&prompt, &namespace, 4, None, 1));
+        assert_eq!((blocks, admits), (0, true), "can_admit");
+        let refused = || cache.can_admit(&[0; 64], &namespace, 0, None, 0);
+        assert_eq!(heap_blocks(refused), (0, false), "can_admit, refused");
+        let (blocks, stats) = heap_blocks(|| cache.stats());
+        assert_eq!((blocks, stats.sequences), (0, 3), "stats");
+        let (blocks, counters) = heap_blocks(|| cache.counters());
+        assert_eq!((blocks, counters.copied_blocks), (0, 3), "counters");
+        let (blocks, rate) = heap_blocks(|| cache.hit_rate());
+        assert!(blocks == 0 && rate > 0.0, "hit_rate");
+    }
+
+    let (blocks, pin) = heap_blocks(|| cache.pin(&prompt, &namespace));
+    let pin = pin.unwrap();
+    assert_eq!((blocks, pin.tokens()), (0, 8), "pin");
+    let (blocks, none) = heap_blocks(|| cache.pin(&[0; 4], &namespace));
+    assert!(blocks == 0 && none.is_none(), "pin of what is not there");
+    assert_eq!(heap_blocks(|| drop(pin)).0, 0, "the end of a pin");
+
+    // The one call that makes one, and says so.
+    let (blocks, keys) = heap_blocks(|| first.keys_tensor(0, 0));
+    let keys = keys.unwrap();
+    assert_eq!(blocks, 1, "keys_tensor");
+    let (blocks, values) = heap_blocks(|| fork.values_tensor(3, 1));
+    let values = values.unwrap();
+    assert_eq!(blocks, 1, "values_tensor");
+    let (blocks, refused) = heap_blocks(|| first.keys_tensor(0, 2));
+    assert!(blocks == 0 && refused.is_err(), "keys_tensor, refused");
+    assert_eq!(heap_blocks(|| drop((keys, values))).0, 0, "their end");
+
+    let (blocks, refused) = heap_blocks(|| cache.reset());
+    assert!(blocks == 0 && refused.is_err(), "reset, refused");
+    assert_eq!(heap_blocks(|| drop((first, fork, partial))).0, 0, "drop");
+    let idle = cache.stats().blocks_idle;
+    let (blocks, forgotten) = heap_blocks(|| cache.reset());
+    assert_eq!((blocks, forgotten.unwrap()), (0, idle), "reset");
+    assert!(idle > 0);
+    cache.check().unwrap();
+}
+
 #[test]
 fn a_planted_heap_block_is_seen() {
     let cache = cache(DType::BF16);
