@@ -214,6 +214,31 @@ fn requests_larger_than_the_cache_pass_by() {
 }
 
 #[test]
+fn the_object_has_the_numbers() {
+    // Block 1 is found once; one idle block makes room for the last of the six.
+    let prompts = written(line(&[1, 2]) + &line(&[1, 3]) + &line(&[4, 5]));
+    let report = json(&prompts.path, &["--blocks", "4"]);
+    let numbers = [
+        ("capacity", 4),
+        ("block_tokens", 16),
+        ("in_flight", 1),
+        ("requests", 3),
+        ("blocks", 6),
+        ("hits", 1),
+        ("allocations", 5),
+        ("evictions", 1),
+        // Two bytes for the key and two for the value of a token.
+        ("region_bytes", 4 * 16 * 4),
+    ];
+    for (name, number) in numbers {
+        assert_eq!(report[name], number, "{name} of {report}");
+    }
+    assert_eq!(report["policy"], "lru");
+    assert_eq!(report["hit_rate"], 1.0 / 6.0);
+    assert!(report["ns_per_block"].as_f64().unwrap() > 0.0, "{report}");
+}
+
+#[test]
 fn the_page_has_the_numbers_and_a_chart_in_80_columns() {
     let lines: String = (0..500)
         .map(|id| line(&[0, id * 2 + 1, id * 2 + 2]))
@@ -233,8 +258,20 @@ fn the_page_has_the_numbers_and_a_chart_in_80_columns() {
     has("requests 500");
     has("blocks 1500");
     has("peak sequences 8");
+    // All but the first request find the block that all begin with.
+    has("hits 499 33.27 %");
+    has("evicted 0");
     has("waste 0.00 %");
+    has("region 7.54 MiB");
     has("heap blocks 0.00");
+    let time = page
+        .lines()
+        .find_map(|line| line.strip_prefix("time per block visit"));
+    let words: Vec<&str> = time.unwrap().split_whitespace().take(2).collect();
+    assert!(
+        words[0].parse::<f64>().unwrap() > 0.0 && words[1] == "ns",
+        "{page}"
+    );
     has("123456 |");
     has("requests 1 to 500");
     for line in page.lines() {
