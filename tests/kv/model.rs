@@ -7,10 +7,11 @@
 //! while it is shared or lost too early shows as a wrong byte.
 //!
 //! `op`: the operations. `begin`: what a sequence finds and needs. `steps`: what a step takes,
-//! copies, writes and leaves.
+//! copies, writes and leaves. `pressure`: memory that goes back, and the same under a budget.
 
 mod begin;
 mod op;
+mod pressure;
 mod steps;
 
 use std::collections::HashSet;
@@ -21,10 +22,12 @@ use tenslab::kv::{
     BlockFill, KvCache, KvDims, KvError, KvOptions, KvSpec, Layout, Namespace, Part, Pin,
     PrefixHash, Sequence,
 };
+use tenslab::memory::SharedAllocator;
 use tenslab::{DType, Tensor, bf16, f16, memory};
 
 use super::{Number, assert_holds, element, limits, prefix_salts};
 use op::{End, Op, Write, op};
+use pressure::Memory;
 
 const SEQUENCES: usize = 5;
 const WIDTH: usize = 8;
@@ -63,14 +66,28 @@ struct Lab {
     /// Whole blocks of those, as long as nothing can have been evicted: all of them must be
     /// found.
     whole: HashSet<(Namespace, Vec<u32>)>,
+    /// Where the region is from, if that is a budget.
+    memory: Option<Memory>,
+    seen: Seen,
+}
+
+/// What must have happened for the model to have been worth it.
+#[derive(Debug, Default)]
+struct Seen {
     /// Steps that exchanged a shared block for a copy, wrote it and committed.
     copied_and_committed: u64,
+    /// Reliefs that gave memory back.
+    relieved: u64,
+    /// Requests and steps that were refused the memory of blocks that were there.
+    refused_memory: u64,
+    /// Those that took blocks without memory and got it.
+    warmed: u64,
 }
 
 impl Lab {
-    fn new(spec: KvSpec, options: &KvOptions, blocks: usize) -> Self {
+    fn new(spec: KvSpec, options: &KvOptions, blocks: usize, from: &SharedAllocator) -> Self {
         let limits = limits(blocks, SEQUENCES, WIDTH);
-        let cache = KvCache::with_options(spec, limits, options, memory::cpu()).unwrap();
+        let cache = KvCache::with_options(spec, limits, options, from).unwrap();
         Self {
             cache,
             blocks,
@@ -79,7 +96,8 @@ impl Lab {
             tensors: Vec::new(),
             known: HashSet::new(),
             whole: HashSet::new(),
-            copied_and_committed: 0,
+            memory: None,
+            seen: Seen::default(),
         }
     }
 
@@ -274,6 +292,7 @@ impl Lab {
             assert_holds::<T>(&twin.real, &prefix_salts(&twin.tokens));
         }
         self.assert_tensors::<T>();
+        self.verify_memory();
     }
 
     /// Did it do something, or was it refused? `None` if the cache was not asked.
@@ -291,6 +310,13 @@ impl Lab {
                 true
             }
             Op::Reset => self.reset(),
+            &Op::Relieve { blocks } => {
+                let did = self.relieve(blocks);
+                self.seen.relieved += u64::from(did && self.memory.is_some());
+                did
+            }
+            &Op::Charge { blocks } => self.charge(blocks)?,
+            Op::Uncharge => self.uncharge()?,
             &Op::Prefill { sequence, piece } => {
                 let index = self.pick(sequence)?;
                 self.prefill::<T>(index, piece)
@@ -337,6 +363,9 @@ struct Tally {
     done: AtomicU64,
     /// Of those, steps in which a copy on write was written and committed.
     copied_and_committed: AtomicU64,
+    relieved: AtomicU64,
+    refused_memory: AtomicU64,
+    warmed: AtomicU64,
 }
 
 impl Tally {
@@ -344,6 +373,9 @@ impl Tally {
         Self {
             done: AtomicU64::new(0),
             copied_and_committed: AtomicU64::new(0),
+            relieved: AtomicU64::new(0),
+            refused_memory: AtomicU64::new(0),
+            warmed: AtomicU64::new(0),
         }
     }
 }
@@ -356,14 +388,33 @@ fn run<T: Number>(mut lab: Lab, ops: &[Op], tally: &Tally) {
             lab.verify::<T>();
         }
     }
+    let Lab {
+        cache,
+        twins,
+        pins,
+        tensors,
+        memory,
+        seen,
+        ..
+    } = lab;
     // Relaxed: sums, which are read when all cases are over.
-    tally.done.fetch_add(done, Ordering::Relaxed);
-    (tally.copied_and_committed).fetch_add(lab.copied_and_committed, Ordering::Relaxed);
+    for (sum, count) in [
+        (&tally.done, done),
+        (&tally.copied_and_committed, seen.copied_and_committed),
+        (&tally.relieved, seen.relieved),
+        (&tally.refused_memory, seen.refused_memory),
+        (&tally.warmed, seen.warmed),
+    ] {
+        sum.fetch_add(count, Ordering::Relaxed);
+    }
     // Sequences and tensors outlive the handle.
-    let Lab { cache, twins, .. } = lab;
     drop(cache);
     for twin in &twins {
         assert_holds::<T>(&twin.real, &prefix_salts(&twin.tokens));
+    }
+    drop((twins, pins, tensors));
+    if let Some(memory) = memory {
+        memory.assert_no_region();
     }
 }
 
@@ -420,7 +471,7 @@ fn the_cache_is_the_model() {
     )| {
         let dims = KvDims { layers: 2, kv_heads, key_dim, value_dim, block_tokens };
         let spec = KvSpec::new(dims, dtype).unwrap().with_layout(layout).unwrap();
-        let lab = Lab::new(spec, &options, blocks);
+        let lab = Lab::new(spec, &options, blocks, memory::cpu());
         match dtype {
             DType::F32 => run::<f32>(lab, &ops, &TALLY),
             DType::F16 => run::<f16>(lab, &ops, &TALLY),

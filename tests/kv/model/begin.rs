@@ -1,6 +1,7 @@
 //! How a sequence of the model begins: what it finds, what it needs, and who is refused.
 
 use tenslab::kv::{KvError, Namespace};
+use tenslab::memory::AllocError;
 
 use super::op::Request;
 use super::{Lab, SEQUENCES, Twin, WIDTH};
@@ -22,6 +23,11 @@ impl Lab {
         let admits = cache.can_admit(prompt, &namespace, reserve, max_hit, watermark);
         let admission = cache.admission(prompt, &namespace, reserve, max_hit);
         assert_eq!(cache.stats(), stats, "asking changes nothing");
+        // As far as the request may forget idle blocks.
+        let evictable = admission
+            .as_ref()
+            .map_or(0, |admission| admission.evictable);
+        let room_for = self.room(&stats, evictable);
         let got = cache.acquire(prompt, &namespace, reserve, max_hit);
         let after = cache.counters();
         if wanted > max {
@@ -36,7 +42,7 @@ impl Lab {
         }
         let admission = admission.unwrap();
         // What is found in whole blocks is not needed, and all else is.
-        let (need, evictable) = (admission.need, admission.evictable);
+        let need = admission.need;
         let shared = admission.hit_tokens / block_tokens;
         assert_eq!(need, wanted.div_ceil(block_tokens) - shared);
         assert_eq!(
@@ -66,7 +72,20 @@ impl Lab {
             assert_eq!(self.cache.stats(), stats);
             return false;
         }
-        let real = got.unwrap();
+        let real = match got {
+            Ok(real) => real,
+            Err(KvError::Alloc(AllocError::OverBudget { .. })) => {
+                let partial = self.cache.options().partial_hits();
+                let lacks = room_for.lacks_memory_for(need);
+                assert!(lacks || partial && room_for.lacks_memory_with_source(need));
+                self.assert_only_forgot(stats);
+                self.seen.refused_memory += 1;
+                return false;
+            }
+            Err(error) => panic!("{error:?}"),
+        };
+        assert!(!room_for.lacks_memory_for(need), "{need} of {room_for:?}");
+        self.seen.warmed += u64::from(room_for.takes_cold(need));
         assert_eq!(real.block_ids().count(), wanted.div_ceil(block_tokens));
         assert_eq!(after.taken_blocks - before.taken_blocks, need as u64);
         let hit = real.hit_tokens();

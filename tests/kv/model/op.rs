@@ -74,6 +74,15 @@ pub(super) enum Op {
     },
     DropTensors,
     Reset,
+    /// Give the memory of so many blocks back.
+    Relieve {
+        blocks: usize,
+    },
+    /// Somebody else takes the memory of so many blocks from the budget, if there is one.
+    Charge {
+        blocks: usize,
+    },
+    Uncharge,
 }
 
 fn prompt(longest: usize) -> impl Strategy<Value = Vec<u32>> {
@@ -139,5 +148,6 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(sequence, part, block)| Op::Tensor { sequence, part, block }),
         1 => Just(Op::DropTensors),
         1 => Just(Op::Reset),
+        1 => (0..3_usize).prop_map(|blocks| Op::Relieve { blocks }),
     ]
 }

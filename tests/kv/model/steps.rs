@@ -1,8 +1,10 @@
 //! A step of the model: one append, from the taking of its blocks to its end.
 
 use tenslab::kv::{BlockFill, BlockId, KvCounters, KvError, KvSpec, KvStats, Part, Step};
+use tenslab::memory::AllocError;
 
 use super::op::{End, Write};
+use super::pressure::Room;
 use super::{Lab, WIDTH};
 use crate::{Number, element, prefix_salts, rows};
 
@@ -15,6 +17,7 @@ struct Before {
     tail: Option<usize>,
     /// Has another sequence that block too?
     is_shared: bool,
+    room: Room,
 }
 
 /// What a step is to do.
@@ -32,6 +35,7 @@ struct Plan {
 struct Done {
     committed: usize,
     copied: bool,
+    warmed: bool,
 }
 
 impl Lab {
@@ -46,8 +50,10 @@ impl Lab {
                 .filter(|&(other, _)| other != index)
                 .any(|(_, twin)| twin.real.block_ids().any(|id| id == blocks[tail]))
         };
+        let stats = self.cache.stats();
         Before {
-            stats: self.cache.stats(),
+            room: self.room(&stats, stats.blocks_idle),
+            stats,
             counters: self.cache.counters(),
             is_shared: tail.is_some_and(has),
             blocks,
@@ -81,6 +87,7 @@ impl Lab {
             Ok(done) => done,
             Err(error) => {
                 self.assert_refused(&error, &plan.before, index, new.len());
+                self.seen.refused_memory += u64::from(matches!(error, KvError::Alloc(_)));
                 return false;
             }
         };
@@ -101,7 +108,8 @@ impl Lab {
         twin.cut = false;
         twin.untouched_from = (twin.untouched_from.max(all.len())).min(blocks.len() * block_tokens);
         let committed = done.committed;
-        self.copied_and_committed += u64::from(done.copied && committed > 0);
+        self.seen.copied_and_committed += u64::from(done.copied && committed > 0);
+        self.seen.warmed += u64::from(done.warmed);
         self.commit(index, &all[..start + committed]);
         true
     }
@@ -109,6 +117,8 @@ impl Lab {
     fn assert_refused(&self, error: &KvError, before: &Before, index: usize, new: usize) {
         let (real, block_tokens) = (&self.twins[index].real, self.block_tokens());
         let tokens = self.twins[index].tokens.len() + new;
+        let more = (tokens.div_ceil(block_tokens)).saturating_sub(before.blocks.len());
+        let may_copy = usize::from(before.tail.is_some());
         match *error {
             KvError::EmptyStep => assert_eq!(new, 0),
             KvError::SequenceTooLong { tokens: asked, max } => {
@@ -124,16 +134,20 @@ impl Lab {
                 let stats = before.stats;
                 assert_eq!((free, evictable), (stats.blocks_free, stats.blocks_idle));
                 assert!(need > free + evictable && total == self.blocks);
-                let more = tokens
-                    .div_ceil(block_tokens)
-                    .saturating_sub(before.blocks.len());
-                let may_copy = before.tail.is_some();
                 let copies = need - more;
-                assert!(copies <= usize::from(may_copy) && copies >= usize::from(before.is_shared));
+                assert!(copies <= may_copy && copies >= usize::from(before.is_shared));
+            }
+            // Blocks there are, and no memory for them. Idle ones may have been forgotten for
+            // those that it was asked for first, and the sequence is as it was.
+            KvError::Alloc(AllocError::OverBudget { .. }) => {
+                assert!(before.room.lacks_memory_for(more + may_copy));
+                self.assert_only_forgot(before.stats);
             }
             ref other => panic!("{other:?}"),
         }
-        assert_eq!(self.cache.stats(), before.stats);
+        if !matches!(error, KvError::Alloc(_)) {
+            assert_eq!(self.cache.stats(), before.stats);
+        }
         assert!(real.block_ids().eq(before.blocks.iter().copied()));
     }
 
@@ -155,13 +169,16 @@ impl Lab {
 impl Plan {
     fn drive<T: Number>(&self, mut step: Step<'_>, cut: bool) -> Done {
         let spec = *step.committed().cache().spec();
-        let copied = self.assert_room(&step, cut);
+        let (copied, taken) = self.assert_room(&step, cut);
+        let room = &self.before.room;
+        assert!(!room.lacks_memory_for(taken), "{taken} blocks of {room:?}");
         assert_eq!(step.committed().fork().unwrap_err(), KvError::StepOpen);
         assert_eq!(step.start(), self.start);
         let new = step.tokens();
         let mut done = Done {
             committed: 0,
             copied,
+            warmed: room.takes_cold(taken),
         };
         if matches!(self.end, End::Probe) {
             return done;
@@ -203,9 +220,9 @@ impl Plan {
     }
 
     /// The step has the blocks that it needs and took no others. Returns whether the last one
-    /// was exchanged for a copy: it must be if others have it, and may be only then or if
+    /// was exchanged for a copy, and how many it took. The last one is: it must be if others have it, and may be only then or if
     /// the sequence was `cut`, for what is behind its end then is others' to find.
-    fn assert_room(&self, step: &Step<'_>, cut: bool) -> bool {
+    fn assert_room(&self, step: &Step<'_>, cut: bool) -> (bool, usize) {
         let (before, cache) = (&self.before, step.committed().cache());
         let blocks: Vec<_> = step.committed().block_ids().collect();
         let had = before.blocks.len();
@@ -221,9 +238,10 @@ impl Plan {
         let counters = cache.counters();
         let copies = counters.copied_blocks - before.counters.copied_blocks;
         assert_eq!(copies, u64::from(copied));
-        let taken = counters.taken_blocks - before.counters.taken_blocks;
-        assert_eq!(taken, (blocks.len() - had) as u64 + copies);
-        copied
+        let taken = blocks.len() - had + usize::from(copied);
+        let counted = counters.taken_blocks - before.counters.taken_blocks;
+        assert_eq!(counted, taken as u64);
+        (copied, taken)
     }
 
     fn write_layer<T: Number>(
