@@ -1,9 +1,11 @@
 //! Cases of lessons/kv.md that belong to no other file here.
 
-use tenslab::DType;
-use tenslab::kv::{KvDims, KvError, KvOptions, KvSpec, Namespace};
+use tenslab::kv::{KvCache, KvDims, KvError, KvOptions, KvSpec, Namespace};
+use tenslab::{DType, memory};
 
-use super::{assert_computed, cache_with, compute, ids, join, prefill, range, small_cache};
+use super::{
+    DIMS, assert_computed, cache_with, compute, ids, join, limits, prefill, range, small_cache,
+};
 
 /// #1: a block that several tables have goes back once, whichever goes last. Giving one back
 /// twice cannot be written: a sequence is moved where it is dropped.
@@ -83,19 +85,36 @@ fn a_block_that_is_there_is_not_needed_as_well() {
     }
 }
 
-/// Scenario 16, its second half: what never fits is refused, also by an empty cache.
+/// Scenario 16, its second half: what never fits is refused, also by an empty cache. A table
+/// could hold the prompt; the blocks are too few.
 #[test]
 fn a_prompt_that_never_fits_is_refused_at_once() {
-    let cache = cache_with(&KvOptions::default(), 16, 4, 1);
+    let dims = KvDims {
+        block_tokens: 16,
+        ..DIMS
+    };
+    let spec = KvSpec::new(dims, DType::F32).unwrap();
+    let cache = KvCache::new(spec, limits(4, 1, 16), memory::cpu()).unwrap();
     let prompt = range(0, 256);
     assert!(!cache.can_admit(&prompt, &Namespace::default(), 0, None, 0));
     let refused = (cache.acquire(&prompt, &Namespace::default(), 0, None)).unwrap_err();
-    let expected = KvError::SequenceTooLong {
-        tokens: 256,
-        max: 64,
+    let expected = KvError::OutOfBlocks {
+        need: 16,
+        free: 4,
+        evictable: 0,
+        total: 4,
     };
     assert_eq!(refused, expected);
+    cache.check().unwrap();
+    assert_eq!(cache.stats().blocks_free, 4);
     assert!(cache.can_admit(&prompt[..64], &Namespace::default(), 0, None, 0));
+    // One token more than a table can hold is another refusal, with its own number.
+    let refused = (cache.acquire(&prompt, &Namespace::default(), 1, None)).unwrap_err();
+    let expected = KvError::SequenceTooLong {
+        tokens: 257,
+        max: 256,
+    };
+    assert_eq!(refused, expected);
 }
 
 /// Scenario 18, its end: a reset forgets the hits as well.
