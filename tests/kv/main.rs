@@ -164,14 +164,18 @@ fn append<T: Number>(sequence: &mut Sequence, salts: &[u64]) -> Result<(), KvErr
 }
 
 /// Reads every committed element of the sequence and compares bits; every row must lie
-/// in the cache's region.
+/// in the cache's region, where the layout says.
 #[track_caller]
 fn assert_holds<T: Number>(sequence: &Sequence, salts: &[u64]) {
     let spec = *sequence.cache().spec();
     assert_eq!(sequence.len(), salts.len());
     assert_eq!(sequence.block_count(), spec.blocks_for(salts.len()));
-    for (block, salts) in salts.chunks(spec.block_tokens()).enumerate() {
+    let region = spec.region(sequence.cache().limits().blocks).unwrap();
+    let chunks = salts.chunks(spec.block_tokens());
+    assert!(sequence.block_ids().count() >= chunks.len());
+    for ((block, salts), id) in chunks.enumerate().zip(sequence.block_ids()) {
         assert_eq!(sequence.block_filled(block), salts.len());
+        let id = id.get() as usize;
         for layer in 0..spec.layers() {
             for part in [Part::Keys, Part::Values] {
                 let plane = match part {
@@ -184,14 +188,14 @@ fn assert_holds<T: Number>(sequence: &Sequence, salts: &[u64]) {
                     Part::Values => sequence.values::<T>(layer, block).unwrap(),
                 };
                 assert_eq!(plane.tokens(), salts.len());
+                let start = region.plane_offset(id, layer, part).unwrap();
                 for (token, &salt) in salts.iter().enumerate() {
                     for head in 0..spec.kv_heads() {
                         let row = plane.row(head, token).unwrap();
                         assert_inside(sequence.cache(), row);
-                        let id = sequence.block_ids().nth(block).unwrap().get() as usize;
                         assert_eq!(
                             row.as_ptr().addr() - sequence.cache().region().start.addr(),
-                            offset_of(sequence.cache(), id, layer, part, head, token),
+                            start + spec.row_offset(part, head, token).unwrap(),
                             "where the layout says"
                         );
                         for (dim, &found) in row.iter().enumerate() {
@@ -208,20 +212,6 @@ fn assert_holds<T: Number>(sequence: &Sequence, salts: &[u64]) {
             }
         }
     }
-}
-
-/// Bytes from the region's start to a row, as the public layout says.
-fn offset_of(
-    cache: &KvCache,
-    block: usize,
-    layer: usize,
-    part: Part,
-    head: usize,
-    slot: usize,
-) -> usize {
-    let region = cache.spec().region(cache.limits().blocks).unwrap();
-    let plane = region.plane_offset(block, layer, part).unwrap();
-    plane + cache.spec().row_offset(part, head, slot).unwrap()
 }
 
 #[track_caller]

@@ -288,7 +288,6 @@ impl Lab {
             assert_eq!(stats.blocks_used, 0);
         }
         for twin in &self.twins {
-            assert!(twin.real.block_ids().count() >= twin.real.block_count());
             assert_holds::<T>(&twin.real, &prefix_salts(&twin.tokens));
         }
         self.assert_tensors::<T>();
@@ -418,7 +417,7 @@ fn run<T: Number>(mut lab: Lab, ops: &[Op], tally: &Tally) {
     }
 }
 
-/// How many cases: 512 of up to 60 operations, or as many as `TENSLAB_KV_CASES` says.
+/// How many cases: 512 of up to 100 operations, or as many as `TENSLAB_KV_CASES` says.
 fn cases() -> u32 {
     let asked = std::env::var("TENSLAB_KV_CASES");
     asked.map_or(512, |cases| cases.parse().unwrap())
@@ -465,9 +464,9 @@ fn the_cache_is_the_model() {
         layout in prop::sample::select(&Layout::ALL[..]),
         dtype in prop_oneof![Just(DType::F32), Just(DType::F16), Just(DType::BF16)],
         // So few that they are fought for, or so many that nothing is evicted for a while.
-        blocks in prop_oneof![3 => 4..14_usize, 1 => Just(120)],
+        blocks in prop_oneof![3 => 4..14_usize, 1 => Just(60)],
         options in options(),
-        ops in prop::collection::vec(op(), 1..60),
+        ops in prop::collection::vec(op(), 1..100),
     )| {
         let dims = KvDims { layers: 2, kv_heads, key_dim, value_dim, block_tokens };
         let spec = KvSpec::new(dims, dtype).unwrap().with_layout(layout).unwrap();
@@ -481,4 +480,7 @@ fn the_cache_is_the_model() {
     println!("{cases} cases: {TALLY:?}");
     let copied = TALLY.copied_and_committed.load(Ordering::Relaxed);
     assert!(copied >= u64::from(cases / 10), "{TALLY:?}");
+    // What CI's lane claims. Those that were refused or had nothing to do are not counted.
+    let done = TALLY.done.load(Ordering::Relaxed);
+    assert!(cases < 35_000 || done >= 1_000_000, "{done} operations");
 }

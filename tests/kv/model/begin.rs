@@ -15,7 +15,7 @@ impl Lab {
             max_hit,
             watermark,
         } = *request;
-        let namespace = Namespace::default().with_salt(salt);
+        let namespace = Namespace::default().with_salt(salt.into());
         let wanted = prompt.len() + reserve;
         let (block_tokens, max) = (self.block_tokens(), WIDTH * self.block_tokens());
         let cache = &self.cache;

@@ -189,7 +189,7 @@ fn the_cache_is_the_model_while_its_memory_goes_and_comes() {
         options in options(),
         memory_for in 2..14_usize,
         is_asked in any::<bool>(),
-        ops in prop::collection::vec(op(), 1..60),
+        ops in prop::collection::vec(op(), 1..100),
     )| {
         // Each piece of a block is one page: that of both layers, or one of each.
         let layer_bytes = if layout.is_layer_major() { page } else { page / 2 };
