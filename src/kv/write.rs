@@ -80,26 +80,42 @@ impl<'s> LayerMut<'s> {
     ///
     /// # Errors
     /// [`KvError::DTypeMismatch`] if `T` is not the cache's dtype.
+    #[inline]
     pub fn runs<T: Element>(self) -> Result<Runs<'s, T>, KvError> {
-        let spec = &self.sequence.shared().spec;
-        if T::DTYPE != spec.dtype() {
-            return Err(KvError::DTypeMismatch {
-                cache: spec.dtype(),
+        self.must_have::<T>()?;
+        Ok(self.all_runs())
+    }
+
+    fn must_have<T: Element>(&self) -> Result<(), KvError> {
+        let cache = self.sequence.shared().spec.dtype();
+        match T::DTYPE == cache {
+            true => Ok(()),
+            false => Err(KvError::DTypeMismatch {
+                cache,
                 asked: T::DTYPE,
-            });
+            }),
         }
+    }
+
+    /// The pieces. `T` is the cache's dtype.
+    // Always inlined, and what it calls too: so the place where the pieces are is taken apart into
+    // registers, and not moved in wide loads that wait for narrow stores.
+    #[inline(always)]
+    fn all_runs<T: Element>(self) -> Runs<'s, T> {
         let start = self.sequence.len();
-        let mut runs = Runs {
+        let new = NewSlots {
             sequence: self.sequence,
-            written: self.written,
             layer: self.layer,
             start,
             end: start + self.tokens,
-            at: None,
-            lends: PhantomData,
         };
-        runs.at = Some(runs.first_of(spec.tokens().full(start), Part::Keys));
-        Ok(runs)
+        let block = self.sequence.shared().spec.tokens().full(start);
+        Runs {
+            new,
+            written: self.written,
+            at: Some(new.first_of(block, Part::Keys)),
+            lends: PhantomData,
+        }
     }
 
     fn check_shape(&self, part: Part, got: usize) -> Result<(), KvError> {
@@ -131,7 +147,8 @@ impl<'s> LayerMut<'s> {
             written: &mut *self.written,
             ..*self
         };
-        let mut runs = again.runs::<T>()?;
+        again.must_have::<T>()?;
+        let mut runs = again.all_runs::<T>();
         while let Some((at, plane)) = runs.next_plane() {
             let Cursor { shape, slot, .. } = at;
             let token_stride = shape.heads * shape.dim;
@@ -139,7 +156,7 @@ impl<'s> LayerMut<'s> {
                 Part::Keys => keys,
                 Part::Values => values,
             };
-            let from = &from[runs.token(at) * token_stride..];
+            let from = &from[runs.new.token(&at) * token_stride..];
             if at.heads == shape.heads {
                 store(&from[..at.len], &mut plane[shape.row(0, slot)..][..at.len]);
                 continue;
@@ -213,15 +230,21 @@ pub struct Run<'r, T> {
 
 /// The pieces of a layer's new slots, from [`LayerMut::runs`].
 pub struct Runs<'r, T> {
+    new: NewSlots<'r>,
+    written: &'r mut LayerSet,
+    at: Option<Cursor<'r>>,
+    lends: PhantomData<&'r mut [T]>,
+}
+
+/// The new slots of a layer.
+#[derive(Clone, Copy)]
+struct NewSlots<'r> {
     /// As in [`LayerMut`]: exclusive for `'r`.
     sequence: &'r Sequence,
-    written: &'r mut LayerSet,
     layer: usize,
     /// The new tokens, as positions in the sequence.
     start: usize,
     end: usize,
-    at: Option<Cursor<'r>>,
-    lends: PhantomData<&'r mut [T]>,
 }
 
 /// Which piece comes next: block by block, keys before values, head by head.
@@ -241,8 +264,9 @@ struct Cursor<'r> {
     head: usize,
 }
 
-impl<'r, T> Runs<'r, T> {
+impl<'r> NewSlots<'r> {
     /// The first piece of one plane that new tokens are in.
+    #[inline(always)]
     fn first_of(&self, block: usize, part: Part) -> Cursor<'r> {
         let shared = self.sequence.shared();
         let spec = &shared.spec;
@@ -269,44 +293,58 @@ impl<'r, T> Runs<'r, T> {
         cursor
     }
 
-    /// The first piece behind the last one of a plane. The layer counts as written where
-    /// there is none.
-    fn go_behind(&mut self, Cursor { block, part, .. }: Cursor<'r>) {
+    /// The first piece behind the last one of a plane, if there is one.
+    #[inline(always)]
+    fn behind(&self, block: usize, part: Part) -> Option<Cursor<'r>> {
         let spec = &self.sequence.shared().spec;
         let next = block + 1;
-        self.at = if part == Part::Keys && spec.has_values() {
+        if part == Part::Keys && spec.has_values() {
             Some(self.first_of(block, Part::Values))
         } else if self.end > next * spec.block_tokens() {
             Some(self.first_of(next, Part::Keys))
         } else {
-            self.written.insert(self.layer);
             None
-        };
+        }
     }
 
     /// The first token of a piece, counted from the step's first.
-    fn token(&self, at: Cursor<'r>) -> usize {
+    #[inline(always)]
+    fn token(&self, at: &Cursor<'r>) -> usize {
         at.block * self.sequence.shared().spec.block_tokens() + at.slot - self.start
     }
 
     /// The address of a plane that is lent now.
-    fn plane(&self, at: Cursor<'r>) -> *mut T {
+    #[inline(always)]
+    fn plane<T>(&self, at: &Cursor<'r>) -> *mut T {
         self.sequence.tell_write(at.block);
         let region = self.sequence.shared().region.as_ptr();
         region.wrapping_add(at.plane).cast::<T>()
     }
+}
+
+impl<'r, T> Runs<'r, T> {
+    /// Goes behind the last piece of a plane. The layer counts as written where there is none.
+    #[inline(always)]
+    fn go_behind(&mut self, block: usize, part: Part) {
+        self.at = self.new.behind(block, part);
+        if self.at.is_none() {
+            self.written.insert(self.new.layer);
+        }
+    }
 
     /// A whole plane, slots that are not new included, and the first of its pieces; those
     /// are not lent again. To be called before a piece of the plane was.
+    #[inline(always)]
     fn next_plane(&mut self) -> Option<(Cursor<'r>, &'r mut [T])>
     where
         T: Element,
     {
         let at = self.at?;
-        self.go_behind(at);
+        self.go_behind(at.block, at.part);
+        let first = self.new.plane(&at);
         // SAFETY: as in `next`: all of the plane is in bounds, aligned and initialised, and
         // this sequence's alone. No piece of it was lent, and none will be.
-        let plane = unsafe { std::slice::from_raw_parts_mut(self.plane(at), at.shape.elements()) };
+        let plane = unsafe { std::slice::from_raw_parts_mut(first, at.shape.elements()) };
         Some((at, plane))
     }
 }
@@ -318,12 +356,14 @@ impl<'r, T: Element> Iterator for Runs<'r, T> {
     fn next(&mut self) -> Option<Run<'r, T>> {
         let at = self.at?;
         let behind = at.head + at.heads;
-        if behind < at.shape.heads {
-            self.at = Some(Cursor { head: behind, ..at });
-        } else {
-            self.go_behind(at);
+        match &mut self.at {
+            Some(next) if behind < at.shape.heads => next.head = behind,
+            _ => self.go_behind(at.block, at.part),
         }
-        let first = self.plane(at).wrapping_add(at.shape.row(at.head, at.slot));
+        let first = self
+            .new
+            .plane::<T>(&at)
+            .wrapping_add(at.shape.row(at.head, at.slot));
         let len = at.len;
         // SAFETY:
         // - one allocation, in bounds: the sequence holds the blocks of its new tokens, the
@@ -336,10 +376,10 @@ impl<'r, T: Element> Iterator for Runs<'r, T> {
         // - exclusive: the block is in no other table and not registered, for `append` took it
         //   or exchanged it (the ledger's `grow`), and no plane of it shares a byte with
         //   another block's, in whatever order they lie (the region's test), so only this
-        //   sequence reaches it, and no fork does before the step ends (`Sequence::fork`). It is mutably borrowed (through `LayerMut` and `Step`) for
-        //   `'r`, so no slice lent for reading lives and no second `Runs` does. The runs of
-        //   this one are disjoint: each (block, part, head) comes up once, and rows of two of
-        //   them never meet (the same test);
+        //   sequence reaches it, and no fork does before the step ends (`Sequence::fork`). It is
+        //   mutably borrowed (through `LayerMut` and `Step`) for `'r`, so no slice lent for
+        //   reading lives and no second `Runs` does. The runs of this one are disjoint: each
+        //   (block, part, head) comes up once, and rows of two of them never meet (the same test);
         // - ordered behind what earlier holders of the block did by the ledger's lock;
         // - at most `isize::MAX` bytes: the region is.
         let data = unsafe { std::slice::from_raw_parts_mut(first, len) };
@@ -347,7 +387,7 @@ impl<'r, T: Element> Iterator for Runs<'r, T> {
             part: at.part,
             head: at.head,
             heads: at.heads,
-            token: self.token(at),
+            token: self.new.token(&at),
             tokens: at.tokens,
             dim: at.shape.dim,
             data,
@@ -367,8 +407,8 @@ impl fmt::Debug for LayerMut<'_> {
 impl<T> fmt::Debug for Runs<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runs")
-            .field("layer", &self.layer)
-            .field("tokens", &(self.start..self.end))
+            .field("layer", &self.new.layer)
+            .field("tokens", &(self.new.start..self.new.end))
             .finish_non_exhaustive()
     }
 }
