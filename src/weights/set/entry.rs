@@ -39,7 +39,7 @@ impl WeightEntry {
         self.info.nbytes()
     }
 
-    /// Which of [`Checkpoint::files`] holds it.
+    /// Which of [`Checkpoint::files`](super::Checkpoint::files) holds it.
     #[must_use]
     pub fn file(&self) -> usize {
         self.file
@@ -94,7 +94,7 @@ impl CheckpointFile {
         &self.metadata
     }
 
-    /// Its tensors: a range of [`Checkpoint::entries`].
+    /// Its tensors: a range of [`Checkpoint::entries`](super::Checkpoint::entries).
     #[must_use]
     pub fn entries(&self) -> Range<usize> {
         self.entries.clone()
