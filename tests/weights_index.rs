@@ -150,13 +150,16 @@ fn every_tensor_in_two_shards_is_named() {
             twice("d", "2.safetensors", "3.safetensors"),
         ];
         let names = [
-            "3 tensors",
+            "3 tensors are",
             "\"b\" in",
             "\"d\" in",
             "1.safetensors",
             "3.safetensors",
         ];
-        assert_eq!(fault(seen.path(), &names), SetFault::Duplicates { tensors });
+        assert_eq!(
+            fault(seen.path(), &names),
+            SetFault::Duplicates { tensors, count: 3 }
+        );
     }
 }
 
@@ -178,7 +181,7 @@ fn every_shard_outside_is_named_before_one_is_opened() {
         }];
         assert_eq!(
             fault(outside.path(), &["\"b\""]),
-            SetFault::Outside { tensors }
+            SetFault::Outside { tensors, count: 1 }
         );
     }
     let names: Vec<String> = (0..12).map(|number| format!("t{number:02}")).collect();
@@ -188,7 +191,8 @@ fn every_shard_outside_is_named_before_one_is_opened() {
         .map(|(n, s)| (n.as_str(), *s))
         .collect();
     let all = directory(&TWO, &map);
-    let SetFault::Outside { tensors } = fault(all.path(), &["12 tensors", "t00", "t07", "4 more"])
+    let SetFault::Outside { tensors, .. } =
+        fault(all.path(), &["12 tensors are", "t00", "t07", "4 more"])
     else {
         panic!("another fault");
     };
@@ -206,7 +210,7 @@ fn every_shard_outside_is_named_before_one_is_opened() {
 #[test]
 fn index_and_shards_must_agree_both_ways() {
     let swapped = directory(&TWO, &[("a", "2.safetensors"), ("b", "1.safetensors")]);
-    let SetFault::NotInFile { tensors } = fault(swapped.path(), &["\"a\"", "\"b\""]) else {
+    let SetFault::NotInFile { tensors, .. } = fault(swapped.path(), &["\"a\"", "\"b\""]) else {
         panic!("another fault");
     };
     assert_eq!(
@@ -222,20 +226,34 @@ fn index_and_shards_must_agree_both_ways() {
             ("c", "2.safetensors"),
         ],
     );
-    let SetFault::NotInFile { tensors } = fault(absent.path(), &["1 tensors", "\"c\""]) else {
+    let SetFault::NotInFile { tensors, .. } = fault(absent.path(), &["1 tensor is", "\"c\""])
+    else {
         panic!("another fault");
     };
     assert_eq!(places(&tensors), [("c", "2.safetensors")]);
 
     let shards: [(&str, &[&str]); 1] = [("1.safetensors", &["y", "a", "x"])];
     let extra = directory(&shards, &[("a", "1.safetensors")]);
-    let SetFault::NotInIndex { tensors } = fault(extra.path(), &["\"x\"", "\"y\""]) else {
+    let SetFault::NotInIndex { tensors, .. } = fault(extra.path(), &["\"x\"", "\"y\""]) else {
         panic!("another fault");
     };
     assert_eq!(
         places(&tensors),
         [("x", "1.safetensors"), ("y", "1.safetensors")]
     );
+}
+
+/// A list is as long as it helps, and no longer: a path may be long, and tensors many.
+#[test]
+fn a_fault_counts_all_tensors_and_names_ten_thousand() {
+    let names: Vec<String> = (0..10_001).map(|number| format!("t{number:05}")).collect();
+    let map: Vec<_> = names.iter().map(|name| (name.as_str(), "/x")).collect();
+    let all = directory(&TWO, &map);
+    let words = ["10001 tensors are", "t00007", " and 9993 more"];
+    let SetFault::Outside { tensors, count } = fault(all.path(), &words) else {
+        panic!("another fault");
+    };
+    assert_eq!((tensors.len(), count), (10_000, 10_001));
 }
 
 #[test]
@@ -291,8 +309,8 @@ fn an_explicit_list_opens_in_its_order_and_refuses_duplicates() {
         Err(WeightsError::Set { fault, .. }) => *fault,
         other => panic!("{other:?}"),
     };
-    assert_eq!(fault(&[]), SetFault::NoFiles);
-    let SetFault::Duplicates { tensors } =
+    assert!(matches!(open(&[]), Err(WeightsError::NoFiles)));
+    let SetFault::Duplicates { tensors, .. } =
         fault(&["3.safetensors", "1.safetensors", "2.safetensors"])
     else {
         panic!("another fault");

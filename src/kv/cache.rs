@@ -213,9 +213,9 @@ impl KvCache {
     /// `tokens` is the prompt. Whoever asks [appends](Sequence::append) those of it that are
     /// not there. `reserve` counts the tokens that will follow it (to be generated, or
     /// drafted), so that appending them cannot fail for want of blocks, if nobody comes to share
-    /// the last block: after a [`fork`](Sequence::fork) a copy of it takes one more. `max_hit` bounds the
-    /// tokens that may come from the cache; `None` means all but the last one, which must be
-    /// computed to get its logits.
+    /// the last block: after a [`fork`](Sequence::fork) a copy of it takes one more. `max_hit`
+    /// bounds the tokens that may come from the cache; `None` means all but the last one, which
+    /// must be computed to get its logits.
     ///
     /// Whole blocks are shared. Where the next block differs, the beginning that it has in
     /// common with a block that is there is copied, if
@@ -225,7 +225,8 @@ impl KvCache {
     /// Cost: the lock once; for each whole block of the prompt one hash of its tokens and a
     /// comparison; for each block taken a few writes. A copied beginning is a copy of its
     /// tokens' bytes and the lock once more. 0 heap blocks; where memory was
-    /// [given back](Self::relieve), a call to the allocator for each such block, which may make some.
+    /// [given back](Self::relieve), a call to the allocator for each such block, which may make
+    /// some.
     ///
     /// # Errors
     /// All or nothing. [`KvError::SequenceTooLong`] if one table cannot hold the tokens,

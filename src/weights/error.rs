@@ -1,7 +1,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::quoted::{Quoted, Shown, Some8};
+use super::quoted::{Quoted, Shown, few};
 use super::{FormatFault, SetFault};
 use crate::memory::{AllocError, BorrowError};
 use crate::tensor::TensorError;
@@ -95,6 +95,9 @@ pub enum WeightsError {
         /// What was asked for.
         dtype: DType,
     },
+    /// A list of files that is empty.
+    #[error("a checkpoint of no files; name one or more")]
+    NoFiles,
     /// Zero threads were asked for.
     #[error("0 threads cannot load anything; use 1 or more")]
     NoThreads,
@@ -209,7 +212,7 @@ fn found(others: &[String]) -> String {
     if others.is_empty() {
         return "; name a .safetensors file or a directory that holds one of them".into();
     }
-    format!("; it has {}: name one of them", Some8(others))
+    format!("; it has {}: name one of them", few(others))
 }
 
 fn similar(close: &[String]) -> String {

@@ -19,41 +19,62 @@ impl fmt::Display for Quoted<'_> {
 
 /// What a JSON reader says, without the middle of a text that it quotes and that is long.
 pub(super) fn reason(error: &serde_json::Error) -> String {
-    const ENDS: usize = SHOWN + SHOWN / 2;
-    let text = error.to_string();
-    let letters: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
-    match letters.len() {
-        short if short <= 2 * ENDS => text,
-        count => format!(
-            "{} … {}",
-            &text[..letters[ENDS]],
-            &text[letters[count - ENDS]..]
-        ),
+    Ends(&error.to_string(), 3 * SHOWN).to_string()
+}
+
+/// A text, of which the middle is left out if it has more letters than that.
+struct Ends<'a>(&'a str, usize);
+
+impl fmt::Display for Ends<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(text, most) = *self;
+        let half = most / 2;
+        // Looked for from both ends: a stranger's text may be as long as a header.
+        let begin = text.char_indices().nth(half).map(|(at, _)| at);
+        let end = text.char_indices().rev().nth(half).map(|(at, _)| at);
+        match (begin, end) {
+            (Some(begin), Some(end)) if begin < end => {
+                write!(f, "{} … {}", &text[..begin], &text[end..])
+            }
+            _ => f.write_str(text),
+        }
     }
 }
 
-/// The first ones of a list, and how many more there are.
-pub(super) struct Some8<'a, T>(pub(super) &'a [T]);
+/// The first ones of a list, and how many of `count` are not shown.
+pub(super) struct Few<'a, T> {
+    pub(super) of: &'a [T],
+    pub(super) count: usize,
+}
 
-impl<T: fmt::Display> fmt::Display for Some8<'_, T> {
+impl<T: fmt::Display> fmt::Display for Few<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 8;
-        for (at, each) in self.0.iter().take(SHOWN).enumerate() {
+        const MOST: usize = 8;
+        for (at, each) in self.of.iter().take(MOST).enumerate() {
             write!(f, "{}{each}", if at > 0 { ", " } else { "" })?;
         }
-        match self.0.len().saturating_sub(SHOWN) {
+        match self.count.saturating_sub(self.of.len().min(MOST)) {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }
     }
 }
 
-/// A path on one line: control characters in it are escaped.
+/// All of a list that is shown so.
+pub(super) fn few<T>(of: &[T]) -> Few<'_, T> {
+    let count = of.len();
+    Few { of, count }
+}
+
+/// A path on one line: control characters in it are escaped, and of one that is longer than
+/// any that there is the middle is left out.
 pub(super) struct Shown<'a>(pub(super) &'a Path);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for letter in self.0.to_string_lossy().chars() {
+        const LONGEST: usize = 4096;
+        let path = Ends(&self.0.to_string_lossy(), LONGEST).to_string();
+        for letter in path.chars() {
             if letter.is_control() {
                 write!(f, "{}", letter.escape_default())?;
             } else {
@@ -81,9 +102,25 @@ mod tests {
     }
 
     #[test]
+    fn of_a_long_text_both_ends_are_left() {
+        for most in [4, 5] {
+            assert_eq!(Ends("äbcd", most).to_string(), "äbcd");
+            assert_eq!(Ends("äbcdefgh", most).to_string(), "äb … fgh");
+        }
+        let path = format!("/{}/x", "y".repeat(10_000));
+        let shown = Shown(Path::new(&path)).to_string();
+        assert!(shown.len() < 4200 && shown.starts_with("/yy") && shown.ends_with("y/x"));
+    }
+
+    #[test]
     fn a_list_shows_eight_and_counts_the_rest() {
-        assert_eq!(Some8(&[1, 2, 3]).to_string(), "1, 2, 3");
+        assert_eq!(few(&[1, 2, 3]).to_string(), "1, 2, 3");
         let ten: Vec<_> = (0..10).collect();
-        assert_eq!(Some8(&ten).to_string(), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
+        assert_eq!(few(&ten).to_string(), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
+        let of = Few {
+            of: &ten[..2],
+            count: 10,
+        };
+        assert_eq!(of.to_string(), "0, 1 and 8 more");
     }
 }

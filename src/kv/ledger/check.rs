@@ -32,6 +32,12 @@ impl Ledger {
             "uses by tensors, pins and copies do not add up",
             outside,
         )?;
+        let counted = self.counters;
+        rule(
+            counted.taken_blocks >= counted.forgotten_blocks() + self.kept_block_count(),
+            "fewer blocks were taken than are kept or were forgotten",
+            self.blocks.total(),
+        )?;
         self.check_index()
     }
 

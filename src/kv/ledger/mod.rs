@@ -29,7 +29,7 @@ mod shadow;
 mod two_steps;
 
 use super::block_tokens::BlockTokens;
-use super::{KvError, KvOptions, Namespace, PrefixHash};
+use super::{Eviction, KvError, KvOptions, Namespace, PrefixHash};
 
 pub(super) use begin::{Ask, Opened};
 use blocks::{Blocks, NONE};
@@ -100,6 +100,8 @@ impl Ledger {
         options: &KvOptions,
         shadow: Shadow,
     ) -> Result<Self, KvError> {
+        // There is no other. One that comes has to be looked at here.
+        let Eviction::Lru = options.eviction();
         Ok(Self {
             blocks: Blocks::new(blocks, block_tokens, shadow)?,
             slots: table(slots as usize, |_| Slot::default())?,
@@ -151,14 +153,18 @@ impl Ledger {
         self.total_tokens = self.total_tokens - before + after;
     }
 
+    /// Blocks that somebody uses or may find.
+    fn kept_block_count(&self) -> u64 {
+        (self.blocks.total() - self.free_block_count()) as u64
+    }
+
     pub(super) fn counters(&self) -> KvCounters {
         let counted = self.counters;
-        // Whatever was taken and is not a block any more that somebody uses or may find: by
-        // what it was then, it was forgotten or it was just given back.
-        let kept = (self.blocks.total() - self.free_block_count()) as u64;
+        // A block that was taken and is not kept was forgotten, or else it was just given back.
+        let gone = counted.forgotten_blocks() + self.kept_block_count();
         KvCounters {
             touched_records: self.blocks.touched(),
-            freed_blocks: counted.taken_blocks - counted.forgotten_blocks() - kept,
+            freed_blocks: counted.taken_blocks.saturating_sub(gone),
             ..counted
         }
     }

@@ -86,6 +86,7 @@ fn check_sees_every_kind_of_damage() {
         ledger.slots[1].tokens = 5
     });
     damage("token counts", |ledger, _| ledger.total_tokens = 1);
+    damage("were taken", |ledger, _| ledger.counters.taken_blocks = 2);
     damage("empty slots", |ledger, _| ledger.empty_slots += 1);
     damage("full block is not registered", |ledger, _| {
         ledger.slots[0].shared = 0

@@ -1,6 +1,6 @@
 //! Do the files of a set fit together, and does the index say what they hold?
 
-use super::fault::{SetFault, TensorAt, TensorTwice};
+use super::fault::{SetFault, TensorAt, TensorTwice, named};
 use super::index::Index;
 use super::{Checkpoint, WeightEntry};
 
@@ -9,17 +9,15 @@ impl Checkpoint {
     pub(super) fn refuse_duplicates(&self) -> Result<(), SetFault> {
         let pairs = self.by_name.windows(2);
         let pairs = pairs.map(|pair| (&self.entries[pair[0]], &self.entries[pair[1]]));
-        let tensors: Vec<_> = pairs
-            .filter(|(first, second)| first.name() == second.name())
-            .map(|(first, second)| TensorTwice {
-                tensor: first.name().into(),
-                first: self.files[first.file].path.clone(),
-                second: self.files[second.file].path.clone(),
-            })
-            .collect();
-        match tensors.is_empty() {
-            true => Ok(()),
-            false => Err(SetFault::Duplicates { tensors }),
+        let twice = pairs.filter(|(first, second)| first.name() == second.name());
+        let twice = named(twice, |(first, second)| TensorTwice {
+            tensor: first.name().into(),
+            first: self.files[first.file].path.clone(),
+            second: self.files[second.file].path.clone(),
+        });
+        match twice {
+            None => Ok(()),
+            Some((tensors, count)) => Err(SetFault::Duplicates { tensors, count }),
         }
     }
 
@@ -30,21 +28,15 @@ impl Checkpoint {
             file: self.files[file].path.clone(),
         };
         let is_there = |name: &str, file| self.entry(name).is_some_and(|entry| entry.file == file);
-        let lost: Vec<_> = (index.shard_of.iter())
-            .filter(|&(name, &file)| !is_there(name, file))
-            .map(|(name, &file)| at(name, file))
-            .collect();
-        if !lost.is_empty() {
-            return Err(SetFault::NotInFile { tensors: lost });
+        let lost = (index.shard_of.iter()).filter(|&(name, &file)| !is_there(name, file));
+        if let Some((tensors, count)) = named(lost, |(name, &file)| at(name, file)) {
+            return Err(SetFault::NotInFile { tensors, count });
         }
         let by_name = self.by_name.iter().map(|&at| &self.entries[at]);
-        let extra: Vec<_> = by_name
-            .filter(|entry| !index.shard_of.contains_key(entry.name()))
-            .map(|entry: &WeightEntry| at(entry.name(), entry.file))
-            .collect();
-        match extra.is_empty() {
-            true => Ok(()),
-            false => Err(SetFault::NotInIndex { tensors: extra }),
+        let extra = by_name.filter(|entry| !index.shard_of.contains_key(entry.name()));
+        match named(extra, |entry: &WeightEntry| at(entry.name(), entry.file)) {
+            None => Ok(()),
+            Some((tensors, count)) => Err(SetFault::NotInIndex { tensors, count }),
         }
     }
 }

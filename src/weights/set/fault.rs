@@ -1,7 +1,34 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::weights::quoted::{Quoted, Shown, Some8};
+use crate::weights::quoted::{Few, Quoted, Shown, few};
+
+/// The most tensors that a fault names. It counts all: two files of a stranger can have
+/// millions in common, and a path may be long.
+const MOST_NAMED: usize = 10_000;
+
+/// Those of `all` that are named, and how many there are.
+pub(super) fn named<K, T>(
+    all: impl Iterator<Item = K>,
+    name: impl Fn(K) -> T,
+) -> Option<(Vec<T>, usize)> {
+    let (mut tensors, mut count) = (Vec::new(), 0);
+    for each in all {
+        if count < MOST_NAMED {
+            tensors.push(name(each));
+        }
+        count += 1;
+    }
+    (count > 0).then_some((tensors, count))
+}
+
+/// `1 tensor is`, `2 tensors are`.
+fn tensors_are(count: usize) -> String {
+    match count {
+        1 => "1 tensor is".into(),
+        _ => format!("{count} tensors are"),
+    }
+}
 
 /// A tensor, and a file of its set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +41,7 @@ pub struct TensorAt {
 
 impl fmt::Display for TensorAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {}", Quoted(&self.tensor), Shown(&self.file))
+        write!(f, "{} in \"{}\"", Quoted(&self.tensor), Shown(&self.file))
     }
 }
 
@@ -32,13 +59,18 @@ pub struct TensorTwice {
 impl fmt::Display for TensorTwice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, second) = (Shown(&self.first), Shown(&self.second));
-        write!(f, "{} in {first} and in {second}", Quoted(&self.tensor))
+        write!(
+            f,
+            "{} in \"{first}\" and in \"{second}\"",
+            Quoted(&self.tensor)
+        )
     }
 }
 
 /// What is wrong with a set of files, each of which may be fine.
 ///
-/// Lists hold all that is wrong, sorted by tensor; a message shows the first eight.
+/// Lists hold all that is wrong (of tensors the first 10,000), sorted by name; a message shows
+/// the first eight.
 /// [`WeightsError::Set`](super::super::WeightsError::Set) adds the path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -57,17 +89,19 @@ pub enum SetFault {
     },
     /// The index names files outside its own directory.
     #[error(
-        "{} tensors are said to be where no plain path inside the directory leads: {}",
-        tensors.len(), Some8(tensors)
+        "{} said to be where no plain path inside the directory leads: {}",
+        tensors_are(*count), Few { of: tensors, count: *count }
     )]
     Outside {
         /// Those tensors, and what the index says.
         tensors: Vec<TensorAt>,
+        /// How many there are.
+        count: usize,
     },
     /// Files of the index are not there.
     #[error(
         "{} of {files} files are missing: {}; download them again",
-        missing.len(), Some8(missing)
+        missing.len(), few(missing)
     )]
     MissingFiles {
         /// How many files the index names.
@@ -76,29 +110,32 @@ pub enum SetFault {
         missing: Vec<String>,
     },
     /// Tensors are in two files.
-    #[error("{} tensors are in two files: {}", tensors.len(), Some8(tensors))]
+    #[error("{} in two files: {}", tensors_are(*count), Few { of: tensors, count: *count })]
     Duplicates {
         /// Those tensors, one for each pair of neighbouring files that has it.
         tensors: Vec<TensorTwice>,
+        /// How many there are.
+        count: usize,
     },
     /// The index says where tensors are, and they are not there.
     #[error(
-        "{} tensors are not in the file that the index names: {}",
-        tensors.len(), Some8(tensors)
+        "{} not in the file that the index names: {}",
+        tensors_are(*count), Few { of: tensors, count: *count }
     )]
     NotInFile {
         /// Those tensors, and where they should be.
         tensors: Vec<TensorAt>,
+        /// How many there are.
+        count: usize,
     },
     /// Files hold tensors that the index does not list.
-    #[error("{} tensors are not in the index: {}", tensors.len(), Some8(tensors))]
+    #[error("{} not in the index: {}", tensors_are(*count), Few { of: tensors, count: *count })]
     NotInIndex {
         /// Those tensors, and where they are.
         tensors: Vec<TensorAt>,
+        /// How many there are.
+        count: usize,
     },
-    /// A list of files names none.
-    #[error("the list of files is empty")]
-    NoFiles,
     /// A list of files names one file twice.
     #[error("{} and {} are one file", Shown(first), Shown(second))]
     FileTwice {

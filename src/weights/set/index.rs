@@ -22,7 +22,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
 
-use super::fault::{SetFault, TensorAt};
+use super::fault::{SetFault, TensorAt, named};
 use crate::weights::parse::Skip;
 use crate::weights::quoted::{Quoted, reason};
 use crate::weights::{HeaderLimits, WeightsError};
@@ -58,15 +58,13 @@ impl Index {
             map => map.map_err(|error| bad(reason(&error)))?,
         };
         let map = map.ok_or_else(|| bad("it has no \"weight_map\"".into()))?;
-        let outside: Vec<_> = (map.iter())
-            .filter(|(_, shard)| plain(shard).is_none())
-            .map(|(tensor, shard)| TensorAt {
-                tensor: tensor.clone(),
-                file: shard.into(),
-            })
-            .collect();
-        if !outside.is_empty() {
-            return Err(SetFault::Outside { tensors: outside });
+        let outside = (map.iter()).filter(|(_, shard)| plain(shard).is_none());
+        let outside = named(outside, |(tensor, shard)| TensorAt {
+            tensor: tensor.clone(),
+            file: shard.into(),
+        });
+        if let Some((tensors, count)) = outside {
+            return Err(SetFault::Outside { tensors, count });
         }
         let mut positions = BTreeMap::new();
         positions.extend(map.values().filter_map(|shard| Some((plain(shard)?, 0))));

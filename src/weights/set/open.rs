@@ -69,17 +69,16 @@ impl Checkpoint {
     /// they are called.
     ///
     /// # Errors
-    /// [`WeightsError::Set`] for an empty list, a file that is in it twice, or tensors that are
-    /// in two files; and what is wrong with a file.
+    /// [`WeightsError::NoFiles`] for an empty list, [`WeightsError::Set`] for a file that is in it
+    /// twice or tensors that are in two files, and what is wrong with a file.
     pub fn open_files<P: AsRef<Path>>(
         files: &[P],
         limits: &HeaderLimits,
     ) -> Result<Self, WeightsError> {
-        let first = files.first().map_or(Path::new(""), AsRef::as_ref);
+        let Some(first) = files.first().map(AsRef::as_ref) else {
+            return Err(WeightsError::NoFiles);
+        };
         let wrong = |fault| WeightsError::set(first, fault);
-        if files.is_empty() {
-            return Err(wrong(SetFault::NoFiles));
-        }
         let mut checkpoint = Self::empty(first);
         for file in files {
             checkpoint.add(file.as_ref(), limits)?;
