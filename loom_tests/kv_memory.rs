@@ -226,3 +226,39 @@ fn what_a_copy_had_no_memory_for_is_still_there() {
         assert_all_is_there(&pages, &cache);
     });
 }
+
+/// One copies the beginning of an idle block to one that there is no memory for, and the other
+/// needs a block. Whoever is refused lets go of all it had.
+///
+/// Fails when a block that was to be copied stays held, and when an idle block is found under
+/// one lock, and replaces a cold one under another.
+#[test]
+fn a_beginning_that_had_no_memory_for_its_copy_is_let_go_of() {
+    model(|| {
+        let (pages, cache) = Pages::cache(2, 2);
+        drop(prefill(&cache, &[1]).unwrap());
+        cache.relieve(1);
+        assert_eq!(pages.gone(), [0, 1]);
+        pages.is_short.store(true, SeqCst);
+        let theirs = cache.clone();
+        let (mine, other) = beside(move || prefill(&theirs, &[7]), || prefill(&cache, &[1, 2]));
+        cache.check().unwrap();
+        assert!(
+            mine.is_err() || other.is_err(),
+            "there is memory for one block"
+        );
+        for (sequence, tokens) in [(&mine, &[1, 2][..]), (&other, &[7])] {
+            match sequence {
+                Ok(sequence) => assert_holds(sequence, tokens),
+                Err(KvError::Alloc(_) | KvError::OutOfBlocks { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if mine.is_err() && other.is_err() {
+            let stats = cache.stats();
+            assert_eq!((stats.blocks_free, stats.blocks_idle), (1, 1));
+        }
+        drop((mine, other));
+        assert_all_is_there(&pages, &cache);
+    });
+}

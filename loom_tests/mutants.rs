@@ -123,7 +123,13 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
             "kv_memory::blocks_whose_memory_goes_back_are_waited_for",
             "kv_memory::who_grows_waits_for_blocks_whose_memory_goes_back",
         ],
-        Mutant::KvExchangesTwoSteps => &["kv_memory::what_is_found_replaces_no_cold_block"],
+        Mutant::KvExchangesTwoSteps => &[
+            "kv_memory::what_is_found_replaces_no_cold_block",
+            "kv_memory::a_beginning_that_had_no_memory_for_its_copy_is_let_go_of",
+        ],
+        Mutant::KvForgoesHeld => {
+            &["kv_memory::a_beginning_that_had_no_memory_for_its_copy_is_let_go_of"]
+        }
         Mutant::KvWarmsUnheld => &[
             "kv_memory::a_beginning_is_held_until_there_is_memory_for_its_copy",
             "kv_memory::what_a_copy_had_no_memory_for_is_still_there",

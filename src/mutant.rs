@@ -152,12 +152,14 @@ pub enum Mutant {
     KvExchangesTwoSteps,
     /// KV cache: a block that is copied is not held until there is memory for the copy.
     KvWarmsUnheld,
+    /// KV ledger: a block that was to be copied stays held when there is no memory for the copy.
+    KvForgoesHeld,
 }
 
 #[cfg(any(loom, tenslab_tsan, tenslab_mutants))]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 71] = [
+    pub const ALL: [Mutant; 72] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -229,6 +231,7 @@ impl Mutant {
         Mutant::KvLooksColdFirst,
         Mutant::KvExchangesTwoSteps,
         Mutant::KvWarmsUnheld,
+        Mutant::KvForgoesHeld,
     ];
 }
 

@@ -337,7 +337,12 @@ fn sequences_share_prefixes_and_take_each_others_blocks() {
     let threads = [1000, 2000].map(|own| {
         let (cache, ended) = (cache.clone(), Arc::clone(&ended));
         spawn(move || {
-            for first in [0, 100, 200].into_iter().cycle().take(4 * ROUNDS) {
+            // Each twice: also a thread that nobody disturbs finds what it left.
+            for first in [0, 0, 100, 100, 200, 200]
+                .into_iter()
+                .cycle()
+                .take(4 * ROUNDS)
+            {
                 let prompt: Vec<u32> = (first..first + 10).collect();
                 match round(&cache, &prompt, own) {
                     // Relaxed: it is looked at after the threads are joined.

@@ -79,6 +79,11 @@ const KILLERS: &[(Mutant, &[&str])] = &[
         Mutant::KvLendsUnheld,
         &["sharing::a_tensor_of_a_block_is_frozen_and_outlives_everything"],
     ),
+    // no rollback of the source of a copy that there is no memory for
+    (
+        Mutant::KvForgoesHeld,
+        &["pressure::a_refusal_of_the_budget_takes_nothing"],
+    ),
 ];
 
 /// Right code as long as nobody comes between the two steps: `loom_tests/kv*.rs`.

@@ -197,9 +197,8 @@ fn a_refusal_of_the_budget_takes_nothing() {
     // One of the two blocks could be had.
     let other = join(&prompt[..12], &range(100, 8));
     refused((cache.acquire(&other, &Namespace::default(), 0, None)).unwrap_err());
-    // With a beginning that would be copied.
-    drop(prefill_in_place(&mut a));
-    let copied = join(&prompt[..14], &range(200, 6));
+    // With a beginning that would be copied, of a block that is in use.
+    let copied = join(&prompt[..10], &range(200, 6));
     refused((cache.acquire(&copied, &Namespace::default(), 0, None)).unwrap_err());
     // Appending to it.
     refused(a.append(&range(300, 9)).unwrap_err());
@@ -229,13 +228,14 @@ fn a_refusal_of_the_budget_takes_nothing() {
     assert_computed(&a, &range(0, 7));
     cache.check().unwrap();
 
-    drop((a, b, cache));
+    drop((a, b));
+    assert_eq!(
+        cache.stats().blocks_used,
+        0,
+        "nobody who was refused holds one"
+    );
+    drop(cache);
     assert_eq!(limit.available_bytes(), BLOCKS * BLOCK);
-}
-
-/// A step that is begun and rolled back: nothing remains of it.
-fn prefill_in_place(sequence: &mut tenslab::kv::Sequence) -> tenslab::kv::Step<'_> {
-    sequence.append(&[77]).unwrap()
 }
 
 /// lessons/kv.md #18: what the cache says it has is what its allocator counts.

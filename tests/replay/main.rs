@@ -6,6 +6,8 @@
 mod naive;
 mod program;
 mod published;
+#[cfg(target_os = "linux")]
+mod terminal;
 mod tight;
 
 #[path = "../shared_data/mod.rs"]

@@ -8,6 +8,7 @@
 //! The memory is given back and counted again outside the lock, by who has the block.
 
 use crate::kv::KvError;
+use crate::mutant::{self, Mutant};
 
 use super::blocks::NONE;
 use super::{Ledger, PendingCopy, TableRows};
@@ -112,7 +113,9 @@ impl Ledger {
         copy: Option<PendingCopy>,
         rows: &TableRows,
     ) {
-        if let Some(copy) = copy {
+        if let Some(copy) = copy
+            && !mutant::is(Mutant::KvForgoesHeld)
+        {
             self.release_outside(copy.from);
         }
         self.truncate(slot, tokens, rows);
