@@ -4,7 +4,7 @@
 //! Files are made from a seed: a valid header, then mutations of its entries and of its
 //! bytes. Documented exceptions, where we accept and the reference does not:
 //! a dtype that the format does not define (it refuses the whole file).
-//! The other way round there are more, and `tests/weights_bad_input.rs` names them.
+//! The other way round there are more, and `tests/weights_bad_input` names them.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -236,7 +236,6 @@ fn compare(bytes: &[u8]) -> Result<bool, TestCaseError> {
     };
     if header
         .tensors()
-        .iter()
         .any(|tensor| tensor.dtype().bits().is_none())
     {
         prop_assert!(theirs.is_none(), "the exception is an exception");
@@ -251,7 +250,8 @@ fn compare(bytes: &[u8]) -> Result<bool, TestCaseError> {
             .tensor(tensor.name())
             .map_err(|e| TestCaseError::fail(e.to_string()))?;
         prop_assert_eq!(view.dtype().to_string(), tensor.dtype().tag());
-        prop_assert_eq!(view.shape(), tensor.shape().dims());
+        let shape = tensor.shape();
+        prop_assert_eq!(view.shape(), shape.dims());
         let at = |offset: u64| usize::try_from(header.data_start() + offset).unwrap();
         prop_assert_eq!(view.data(), &bytes[at(tensor.begin())..at(tensor.end())]);
     }

@@ -81,11 +81,7 @@ fn a_directory_and_its_index_open_as_one_checkpoint() {
     let index = both.path().join("model.safetensors.index.json");
     for path in [both.path(), &index] {
         let checkpoint = Checkpoint::open(path).unwrap();
-        let names: Vec<_> = checkpoint
-            .entries()
-            .iter()
-            .map(|e| (e.name(), e.file()))
-            .collect();
+        let names: Vec<_> = checkpoint.entries().map(|e| (e.name(), e.file())).collect();
         assert_eq!(names, [("a", 0), ("b", 1)]);
         assert_eq!(checkpoint.entry("b").unwrap().file(), 1);
         assert!(checkpoint.entry("c").is_none());
@@ -98,7 +94,12 @@ fn one_whole_file_is_taken_before_an_index() {
     let (json, bytes) = packed(&[("whole", "U8", &[1], 1)]);
     write(both.path(), "model.safetensors", &file(&json, bytes));
     assert_eq!(
-        Checkpoint::open(both.path()).unwrap().entries()[0].name(),
+        Checkpoint::open(both.path())
+            .unwrap()
+            .entries()
+            .get(0)
+            .unwrap()
+            .name(),
         "whole"
     );
 }
@@ -297,11 +298,7 @@ fn an_explicit_list_opens_in_its_order_and_refuses_duplicates() {
         Checkpoint::open_files(&files, &HeaderLimits::default())
     };
     let checkpoint = open(&["2.safetensors", "1.safetensors"]).unwrap();
-    let names: Vec<_> = checkpoint
-        .entries()
-        .iter()
-        .map(|e| (e.name(), e.file()))
-        .collect();
+    let names: Vec<_> = checkpoint.entries().map(|e| (e.name(), e.file())).collect();
     assert_eq!(names, [("b", 0), ("a", 1)]);
     assert_eq!(checkpoint.path(), path("2.safetensors"));
 

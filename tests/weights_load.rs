@@ -134,7 +134,7 @@ fn all_bytes_are_in_their_place_for_any_threads_and_any_cast() {
                     continue;
                 };
                 let tensor = weights.get(name).unwrap();
-                assert_eq!(tensor.shape(), entry.shape());
+                assert_eq!(tensor.shape(), &entry.shape());
                 let address = tensor.storage().as_ptr().addr() + tensor.byte_offset();
                 assert_eq!(address % 64, 0, "{name}");
                 let is_cast = matches!(loadable, DType::F32 | DType::F16 | DType::BF16);
@@ -475,20 +475,14 @@ fn all_dtypes_of_the_format_are_listed_and_equal_their_digests() {
     }
     assert_eq!(digests.len(), 22);
 
-    let tags: std::collections::BTreeSet<_> = weights
-        .entries()
-        .iter()
-        .map(|entry| entry.dtype().tag())
-        .collect();
+    let tags: std::collections::BTreeSet<_> =
+        weights.entries().map(|entry| entry.dtype().tag()).collect();
     assert_eq!(tags.len(), 22);
     // A tensor can be had of each dtype that the crate has tensors of, also empty ones.
-    let loaded = weights
-        .entries()
-        .iter()
-        .filter(|e| e.dtype().loadable().is_some());
+    let loaded = weights.entries().filter(|e| e.dtype().loadable().is_some());
     let mut count = 0;
     for entry in loaded {
-        assert_eq!(weights.get(entry.name()).unwrap().shape(), entry.shape());
+        assert_eq!(weights.get(entry.name()).unwrap().shape(), &entry.shape());
         count += 1;
     }
     assert!(count > 2000, "{count} tensors");

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, SerializeStruct, Serializer};
-use tenslab::weights::{Checkpoint, CheckpointFile, WeightEntry};
+use tenslab::weights::{Checkpoint, CheckpointFile, WeightEntries, WeightEntry};
 
 use super::Failure;
 use super::table::{COLUMNS, Side, Table};
@@ -27,8 +27,12 @@ pub(super) fn inspect(path: &Path, json: bool, out: &mut impl Write) -> Result<(
         writeln!(out)?;
         return Ok(());
     }
-    for file in checkpoint.files() {
-        print_file(&checkpoint, file, out)?;
+    for (file, entries) in checkpoint
+        .files()
+        .iter()
+        .zip((0..).map(|at| checkpoint.entries_of(at)))
+    {
+        print_file(file, &entries, out)?;
     }
     print_totals(&checkpoint, out)?;
     print_metadata(checkpoint.metadata(), out)
@@ -40,8 +44,9 @@ fn alignment(offset: u64) -> u64 {
 }
 
 /// `49152x576`: shorter than `[49152, 576]`, which leaves more room for the name.
-fn shape(entry: &WeightEntry) -> String {
-    let dims = entry.shape().dims();
+fn shape(entry: WeightEntry<'_>) -> String {
+    let shape = entry.shape();
+    let dims = shape.dims();
     if dims.is_empty() {
         return "scalar".into();
     }
@@ -49,7 +54,7 @@ fn shape(entry: &WeightEntry) -> String {
     dims.join("x")
 }
 
-fn cells(entry: &WeightEntry) -> [String; 5] {
+fn cells(entry: WeightEntry<'_>) -> [String; 5] {
     [
         escaped(entry.dtype().tag()),
         shape(entry),
@@ -60,11 +65,10 @@ fn cells(entry: &WeightEntry) -> [String; 5] {
 }
 
 fn print_file(
-    checkpoint: &Checkpoint,
     file: &CheckpointFile,
+    entries: &WeightEntries<'_>,
     out: &mut impl Write,
 ) -> Result<(), Failure> {
-    let entries = &checkpoint.entries()[file.entries()];
     for line in wrapped(&escaped(&file.path().to_string_lossy()), COLUMNS) {
         writeln!(out, "{line}")?;
     }
@@ -87,11 +91,11 @@ fn print_file(
             Side::Right,
         ],
     );
-    for entry in entries {
+    for entry in entries.clone() {
         table.measure(&escaped(entry.name()), &cells(entry));
     }
     table.heading(out)?;
-    for entry in entries {
+    for entry in entries.clone() {
         table.row(out, &escaped(entry.name()), &cells(entry))?;
     }
     writeln!(out)?;
@@ -217,7 +221,7 @@ impl Serialize for Tensors<'_> {
     }
 }
 
-struct EntryJson<'a>(&'a WeightEntry);
+struct EntryJson<'a>(WeightEntry<'a>);
 
 impl Serialize for EntryJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

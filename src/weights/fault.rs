@@ -31,7 +31,7 @@ pub enum FormatFault {
     EmptyHeader,
     /// The length field is above the limit.
     #[error(
-        "the length field says {header_bytes} bytes of header, and the limit is {max_bytes}: not a safetensors file, or damaged"
+        "the length field says {header_bytes} bytes of header, and the limit is {max_bytes}: not a safetensors file, or damaged; raise HeaderLimits::max_header_bytes if the file is trusted"
     )]
     HeaderTooLarge {
         /// What the length field says.
@@ -110,10 +110,31 @@ pub enum FormatFault {
         reason: String,
     },
     /// More tensors than the limit.
-    #[error("more than {max_tensors} tensors, which is the limit")]
+    #[error(
+        "more than {max_tensors} tensors, which is the limit; raise HeaderLimits::max_tensors if the file is trusted"
+    )]
     TooManyTensors {
         /// The limit.
         max_tensors: usize,
+    },
+    /// More keys of metadata than the limit.
+    #[error(
+        "more than {max_metadata} keys of metadata, which is the limit; raise HeaderLimits::max_metadata if the file is trusted"
+    )]
+    TooMuchMetadata {
+        /// The limit.
+        max_metadata: usize,
+    },
+    /// More tags of dtypes that the format does not define than are told apart.
+    #[error(
+        "tensor {} has one more dtype that the format does not define, and {max_dtypes} are the limit for one file: damaged, or not written by a safetensors writer",
+        Quoted(name)
+    )]
+    TooManyDTypes {
+        /// The tensor.
+        name: String,
+        /// The limit.
+        max_dtypes: usize,
     },
     /// The shape has too many dimensions, or elements than fit an `i64`.
     #[error("tensor {}: invalid shape: {source}", Quoted(name))]

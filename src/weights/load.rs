@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use super::slab::{Feed, Piece, Place, SCRATCH_BYTES, Scratch, TENSOR_ALIGN, lay_out, target};
 use super::source::Source;
-use super::{Checkpoint, HeaderLimits, WeightEntry, WeightsError};
+use super::{Checkpoint, HeaderLimits, WeightEntries, WeightEntry, WeightsError};
 use crate::memory::{self, SharedAllocator, Storage, Tag};
 use crate::sync::Mutex;
 use crate::tensor::Tensor;
@@ -225,7 +225,7 @@ impl Weights {
             name: name.into(),
             tag: entry.dtype().tag().into(),
         })?;
-        self.view(name, place, *entry.shape(), dtype)
+        self.view(name, place, entry.shape(), dtype)
     }
 
     /// The bytes of this tensor in the slab, whatever its elements are: a frozen
@@ -238,12 +238,12 @@ impl Weights {
         self.view(name, place, Shape::from([place.nbytes]), DType::U8)
     }
 
-    fn find(&self, name: &str) -> Result<(&WeightEntry, Place), WeightsError> {
-        let at = self
-            .checkpoint
-            .position(name)
-            .ok_or_else(|| self.checkpoint.not_found(name))?;
-        Ok((&self.checkpoint.entries()[at], self.places[at]))
+    fn find(&self, name: &str) -> Result<(WeightEntry<'_>, Place), WeightsError> {
+        let found = self.checkpoint.position(name).and_then(|at| {
+            let entry = self.checkpoint.entries().get(at)?;
+            Some((entry, self.places[at]))
+        });
+        found.ok_or_else(|| self.checkpoint.not_found(name))
     }
 
     fn view(
@@ -269,12 +269,12 @@ impl Weights {
 
     /// All names, ordered by file and by offset in it.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.checkpoint.entries().iter().map(WeightEntry::name)
+        self.checkpoint.entries().map(WeightEntry::name)
     }
 
     /// All tensors as their files list them, in the order of [`names`](Self::names).
     #[must_use]
-    pub fn entries(&self) -> &[WeightEntry] {
+    pub fn entries(&self) -> WeightEntries<'_> {
         self.checkpoint.entries()
     }
 
@@ -426,7 +426,7 @@ impl Reader<'_> {
     /// Reads one piece. Returns its bytes in the file.
     fn read(&mut self, piece: Piece<'_>) -> Result<u64, WeightsError> {
         let bytes = piece.source_bytes as u64;
-        let wanted = piece.file;
+        let wanted = piece.file();
         self.last = piece.number;
         let source = match self.open.take() {
             Some((file, source)) if file == wanted => source,

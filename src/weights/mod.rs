@@ -31,7 +31,6 @@ mod fault;
 mod foreign;
 mod header;
 mod load;
-mod parse;
 mod quoted;
 mod set;
 mod similar;
@@ -43,7 +42,9 @@ pub use self::dtype::WeightDType;
 pub use self::error::WeightsError;
 pub use self::fault::FormatFault;
 pub use self::foreign::ForeignFormat;
-pub use self::header::{Header, HeaderLimits, TensorInfo};
+pub use self::header::{Header, HeaderLimits, TensorInfo, TensorInfos};
 pub use self::load::{LoadOptions, LoadProgress, LoadReport, Weights};
-pub use self::set::{Checkpoint, CheckpointFile, SetFault, TensorAt, TensorTwice, WeightEntry};
+pub use self::set::{
+    Checkpoint, CheckpointFile, SetFault, TensorAt, TensorTwice, WeightEntries, WeightEntry,
+};
 pub use self::writer::save;

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use super::convert::{Cast, Float};
 use super::source::Source;
-use super::{Checkpoint, WeightEntry, WeightsError};
+use super::{Checkpoint, WeightEntries, WeightEntry, WeightsError};
 use crate::types::DType;
 
 /// Every tensor starts at a multiple of this many bytes: a cache line, and the
@@ -87,14 +87,13 @@ pub(super) fn lay_out(
 pub(super) struct Piece<'a> {
     /// Its number, in the order of the slab.
     pub(super) number: usize,
-    /// Which file.
-    pub(super) file: usize,
+    /// Its first tensor, or the one that it is a part of.
+    entry: WeightEntry<'a>,
     /// First byte in the file.
     offset: u64,
     /// Bytes in the file.
     pub(super) source_bytes: usize,
     target: &'a mut [u8],
-    entries: &'a [WeightEntry],
     places: &'a [Place],
     how: How,
 }
@@ -109,9 +108,14 @@ enum How {
 }
 
 impl Piece<'_> {
+    /// Which file it is of.
+    pub(super) fn file(&self) -> usize {
+        self.entry.file()
+    }
+
     /// Reads it. `scratch` grows to [`SCRATCH_BYTES`] when it is first needed.
     pub(super) fn fill(self, source: &Source, scratch: &mut Scratch) -> Result<(), WeightsError> {
-        let what = self.entries[0].name();
+        let what = self.entry.name();
         if let How::Direct = self.how {
             return source.read_exact_at(self.target, self.offset, what);
         }
@@ -152,7 +156,7 @@ impl Scratch {
 
 /// Cuts the slab into pieces, front to back.
 pub(super) struct Feed<'a> {
-    entries: &'a [WeightEntry],
+    entries: WeightEntries<'a>,
     places: &'a [Place],
     /// What has not been handed out.
     slab: &'a mut [u8],
@@ -190,7 +194,7 @@ impl<'a> Feed<'a> {
     }
 
     /// Part of the next entry, which is too large for one piece.
-    fn part(&mut self) -> Piece<'a> {
+    fn part(&mut self, entry: WeightEntry<'a>) -> Piece<'a> {
         let (first, place) = (self.next, self.places[self.next]);
         let whole = place.source_bytes;
         let most = match place.cast {
@@ -204,7 +208,7 @@ impl<'a> Feed<'a> {
             None => bytes,
         };
         let begin = place.offset + target_of(self.done);
-        let offset = self.entries[first].offset() + self.done as u64;
+        let offset = entry.offset() + self.done as u64;
         let target = self.take(begin..begin + target_of(source_bytes));
         self.done += source_bytes;
         if self.done == whole {
@@ -212,18 +216,17 @@ impl<'a> Feed<'a> {
             self.done = 0;
         }
         let how = place.cast.map_or(How::Direct, How::Cast);
-        self.piece(first..first + 1, offset, source_bytes, target, how)
+        self.piece(entry, first..first + 1, offset, source_bytes, target, how)
     }
 
     /// As many whole entries of one file as fit the scratch together. The ranges of
     /// a file leave no holes, so their bytes lie in one run.
-    fn run(&mut self) -> Piece<'a> {
+    fn run(&mut self, entry: WeightEntry<'a>) -> Piece<'a> {
         let first = self.next;
-        let file = self.entries[first].file();
         let mut source_bytes = 0;
-        while let Some(entry) = self.entries.get(self.next) {
+        while let Some(next) = self.entries.get(self.next) {
             let bytes = self.places[self.next].source_bytes;
-            if entry.file() != file || bytes > SCRATCH_BYTES - source_bytes {
+            if next.file() != entry.file() || bytes > SCRATCH_BYTES - source_bytes {
                 break;
             }
             source_bytes += bytes;
@@ -236,12 +239,13 @@ impl<'a> Feed<'a> {
             (1, Some(cast)) => How::Cast(cast),
             _ => How::Spread,
         };
-        let offset = self.entries[first].offset();
-        self.piece(first..self.next, offset, source_bytes, target, how)
+        let range = first..self.next;
+        self.piece(entry, range, entry.offset(), source_bytes, target, how)
     }
 
     fn piece(
         &mut self,
+        entry: WeightEntry<'a>,
         range: Range<usize>,
         offset: u64,
         source_bytes: usize,
@@ -252,11 +256,10 @@ impl<'a> Feed<'a> {
         self.pieces += 1;
         Piece {
             number,
-            file: self.entries[range.start].file(),
+            entry,
             offset,
             source_bytes,
             target,
-            entries: &self.entries[range.clone()],
             places: &self.places[range],
             how,
         }
@@ -271,10 +274,11 @@ impl<'a> Iterator for Feed<'a> {
         while self.places.get(self.next)?.source_bytes == 0 {
             self.next += 1;
         }
+        let entry = self.entries.get(self.next)?;
         if self.done > 0 || self.places[self.next].source_bytes > SCRATCH_BYTES {
-            Some(self.part())
+            Some(self.part(entry))
         } else {
-            Some(self.run())
+            Some(self.run(entry))
         }
     }
 }

@@ -191,7 +191,7 @@ impl Source {
         let header_bytes = check_length(first, file_bytes, limits).map_err(fault)?;
         let mut text = self.buffer(header_bytes, "header")?;
         self.read_exact_at(&mut text, LENGTH_BYTES, "")?;
-        Header::from_text(&text, file_bytes, limits).map_err(fault)
+        Header::from_text(text, file_bytes, limits).map_err(fault)
     }
 
     /// Reads the whole file, if it has no more than `limit` bytes.

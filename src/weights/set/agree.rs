@@ -1,19 +1,18 @@
 //! Do the files of a set fit together, and does the index say what they hold?
 
+use super::Checkpoint;
 use super::fault::{SetFault, TensorAt, TensorTwice, named};
 use super::index::Index;
-use super::{Checkpoint, WeightEntry};
 
 impl Checkpoint {
     /// Is every tensor in one file only?
     pub(super) fn refuse_duplicates(&self) -> Result<(), SetFault> {
-        let pairs = self.by_name.windows(2);
-        let pairs = pairs.map(|pair| (&self.entries[pair[0]], &self.entries[pair[1]]));
+        let pairs = self.named_entries().zip(self.named_entries().skip(1));
         let twice = pairs.filter(|(first, second)| first.name() == second.name());
         let twice = named(twice, |(first, second)| TensorTwice {
             tensor: first.name().into(),
-            first: self.files[first.file].path.clone(),
-            second: self.files[second.file].path.clone(),
+            first: self.files[first.file()].path.clone(),
+            second: self.files[second.file()].path.clone(),
         });
         match twice {
             None => Ok(()),
@@ -27,14 +26,15 @@ impl Checkpoint {
             tensor: tensor.into(),
             file: self.files[file].path.clone(),
         };
-        let is_there = |name: &str, file| self.entry(name).is_some_and(|entry| entry.file == file);
+        let is_there =
+            |name: &str, file| self.entry(name).is_some_and(|entry| entry.file() == file);
         let lost = (index.shard_of.iter()).filter(|&(name, &file)| !is_there(name, file));
         if let Some((tensors, count)) = named(lost, |(name, &file)| at(name, file)) {
             return Err(SetFault::NotInFile { tensors, count });
         }
-        let by_name = self.by_name.iter().map(|&at| &self.entries[at]);
-        let extra = by_name.filter(|entry| !index.shard_of.contains_key(entry.name()));
-        match named(extra, |entry: &WeightEntry| at(entry.name(), entry.file)) {
+        let extra = self.named_entries();
+        let extra = extra.filter(|entry| !index.shard_of.contains_key(entry.name()));
+        match named(extra, |entry| at(entry.name(), entry.file())) {
             None => Ok(()),
             Some((tensors, count)) => Err(SetFault::NotInIndex { tensors, count }),
         }

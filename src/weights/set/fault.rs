@@ -81,8 +81,10 @@ pub enum SetFault {
         /// What is wrong.
         reason: String,
     },
-    /// The index lists more tensors than the limit.
-    #[error("the index lists more than {max_tensors} tensors, which is the limit")]
+    /// The index lists, or the files together hold, more tensors than the limit.
+    #[error(
+        "a set of more than {max_tensors} tensors, which is the limit; raise HeaderLimits::max_tensors if it is trusted"
+    )]
     TooManyTensors {
         /// The limit.
         max_tensors: usize,

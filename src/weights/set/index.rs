@@ -23,7 +23,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::fault::{SetFault, TensorAt, named};
-use crate::weights::parse::Skip;
+use crate::weights::header::Skip;
 use crate::weights::quoted::{Quoted, reason};
 use crate::weights::{HeaderLimits, WeightsError};
 

@@ -14,7 +14,7 @@
 //! process has). What each file was is remembered, and a load that comes later
 //! refuses a file that is no longer the same.
 //!
-//! `tests/weights_bad_input.rs` holds the refusals, `tests/weights_load.rs` the
+//! `tests/weights_bad_input` holds the refusals, `tests/weights_load.rs` the
 //! files of other projects that must open.
 
 mod agree;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use super::similar::similar;
 use super::{HeaderLimits, WeightsError};
 
-pub use self::entry::{CheckpointFile, WeightEntry};
+pub use self::entry::{CheckpointFile, WeightEntries, WeightEntry};
 pub use self::fault::{SetFault, TensorAt, TensorTwice};
 
 /// The opened headers of a checkpoint.
@@ -44,7 +44,7 @@ pub use self::fault::{SetFault, TensorAt, TensorTwice};
 /// save(&path, &[("norm", norm)], &Default::default())?;
 ///
 /// let checkpoint = Checkpoint::open(directory.path())?;  // the directory will do
-/// assert_eq!(checkpoint.entries()[0].name(), "norm");
+/// assert_eq!(checkpoint.entries().get(0).unwrap().name(), "norm");
 /// assert_eq!(checkpoint.tensor_bytes(), 16);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -52,9 +52,8 @@ pub use self::fault::{SetFault, TensorAt, TensorTwice};
 pub struct Checkpoint {
     path: PathBuf,
     files: Vec<CheckpointFile>,
-    entries: Vec<WeightEntry>,
-    /// Positions in `entries`, ordered by name.
-    by_name: Vec<usize>,
+    /// Numbers of tensors, ordered by name. 32 bits: a set of more is refused.
+    by_name: Vec<u32>,
     metadata: BTreeMap<String, String>,
 }
 
@@ -82,22 +81,49 @@ impl Checkpoint {
 
     /// All tensors, ordered by file and by offset in it.
     #[must_use]
-    pub fn entries(&self) -> &[WeightEntry] {
-        &self.entries
+    pub fn entries(&self) -> WeightEntries<'_> {
+        let all = self.files.last().map_or(0, |last| last.end);
+        WeightEntries::new(&self.files, 0..all)
+    }
+
+    /// The tensors of one file, ordered by offset.
+    ///
+    /// # Panics
+    /// If `file` is no position in [`files`](Self::files).
+    #[must_use]
+    pub fn entries_of(&self, file: usize) -> WeightEntries<'_> {
+        let holder = &self.files[file];
+        let begin = holder.end - holder.header.tensors().len();
+        WeightEntries::new(&self.files, begin..holder.end)
     }
 
     /// The tensor of this name. Costs a binary search.
     #[must_use]
-    pub fn entry(&self, name: &str) -> Option<&WeightEntry> {
-        self.position(name).map(|at| &self.entries[at])
+    pub fn entry(&self, name: &str) -> Option<WeightEntry<'_>> {
+        self.entries().get(self.position(name)?)
     }
 
     /// Where in [`entries`](Self::entries) the tensor of this name is.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
+        let entries = self.entries();
+        // Equal to `None` is none: all numbers are of tensors.
+        let found = (self.by_name)
+            .binary_search_by(|&at| {
+                entries
+                    .get(at as usize)
+                    .map(WeightEntry::name)
+                    .cmp(&Some(name))
+            })
+            .ok()?;
+        Some(self.by_name[found] as usize)
+    }
+
+    /// All tensors, ordered by name; of equal names by file.
+    fn named_entries(&self) -> impl Iterator<Item = WeightEntry<'_>> {
+        let entries = self.entries();
         self.by_name
-            .binary_search_by(|&at| self.entries[at].name().cmp(name))
-            .ok()
-            .map(|found| self.by_name[found])
+            .iter()
+            .filter_map(move |&at| entries.get(at as usize))
     }
 
     /// The error for a name that is not there, with names like it.
@@ -105,8 +131,8 @@ impl Checkpoint {
         WeightsError::NotFound {
             path: self.path.clone(),
             name: name.into(),
-            tensors: self.entries.len(),
-            close: similar(name, self.entries.iter().map(WeightEntry::name)),
+            tensors: self.entries().len(),
+            close: similar(name, self.entries().map(WeightEntry::name)),
         }
     }
 
@@ -120,7 +146,7 @@ impl Checkpoint {
     /// The bytes of all tensors, as they lie in the files. `u64::MAX` where that is more.
     #[must_use]
     pub fn tensor_bytes(&self) -> u64 {
-        sum(self.entries.iter().map(WeightEntry::nbytes))
+        sum(self.entries().map(WeightEntry::nbytes))
     }
 
     /// The bytes of all files, headers included. `u64::MAX` where that is more.

@@ -107,7 +107,6 @@ impl Checkpoint {
         Self {
             path: path.into(),
             files: Vec::new(),
-            entries: Vec::new(),
             by_name: Vec::new(),
             metadata: BTreeMap::new(),
         }
@@ -117,17 +116,14 @@ impl Checkpoint {
     fn add(&mut self, path: &Path, limits: &HeaderLimits) -> Result<(), WeightsError> {
         let source = Source::open(path)?;
         let header = source.header(limits)?;
-        let (file, begin) = (self.files.len(), self.entries.len());
-        let (data_start, file_bytes) = (header.data_start(), header.file_bytes());
-        let (tensors, metadata) = header.into_parts();
-        self.entries
-            .extend(tensors.into_iter().map(|info| WeightEntry {
-                // The header was checked: the sum is at most the file's length.
-                offset: data_start + info.begin(),
-                info,
-                file,
-            }));
-        for (key, value) in &metadata {
+        let end = self.entries().len() + header.tensors().len();
+        // Together, too: each of a thousand files may be just below the limit.
+        if u32::try_from(end).is_err() || end > limits.max_tensors {
+            let max_tensors = limits.max_tensors;
+            let fault = SetFault::TooManyTensors { max_tensors };
+            return Err(WeightsError::set(&self.path, fault));
+        }
+        for (key, value) in header.metadata() {
             self.metadata
                 .entry(key.clone())
                 .or_insert_with(|| value.clone());
@@ -135,19 +131,19 @@ impl Checkpoint {
         self.files.push(CheckpointFile {
             path: path.into(),
             identity: source.identity(),
-            file_bytes,
-            data_start,
-            metadata,
-            entries: begin..self.entries.len(),
+            header,
+            end,
         });
         Ok(())
     }
 
+    /// In place: of two equal names the one in the earlier file comes first.
     fn sort_names(&mut self) {
-        self.by_name = (0..self.entries.len()).collect();
-        let entries = &self.entries;
-        // Stable: of two equal names the one in the earlier file comes first.
-        self.by_name.sort_by_key(|&at| entries[at].name());
+        let entries = self.entries();
+        let name = |at: u32| entries.get(at as usize).map(WeightEntry::name);
+        let mut by_name: Vec<u32> = (0..).take(entries.len()).collect();
+        by_name.sort_unstable_by(|&a, &b| (name(a), a).cmp(&(name(b), b)));
+        self.by_name = by_name;
     }
 }
 
