@@ -96,6 +96,7 @@ pub(crate) struct Fate {
     pub gate: Gate,
     released: Plain,
     destroyed: Plain,
+    read_only: Plain,
 }
 
 const BYTES: usize = 64;
@@ -108,6 +109,7 @@ impl Fate {
             gate: Gate::new(),
             released: Plain::new(0),
             destroyed: Plain::new(0),
+            read_only: Plain::new(0),
         })
     }
 
@@ -162,7 +164,22 @@ unsafe impl Allocator for Lab {
         if !block.is_empty() {
             claim(&self.fate.block);
         }
+        assert_eq!(
+            self.fate.read_only.load(SeqCst),
+            0,
+            "the block is read-only"
+        );
         self.fate.released.fetch_add(1, SeqCst);
+    }
+
+    unsafe fn protect(&self, block: &Block) -> usize {
+        self.fate.read_only.store(1, SeqCst);
+        block.capacity()
+    }
+
+    unsafe fn unprotect(&self, _block: &Block) -> bool {
+        self.fate.read_only.store(0, SeqCst);
+        true
     }
 }
 

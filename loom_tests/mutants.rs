@@ -63,6 +63,9 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::SoleRelaxed | Mutant::SoleIgnoresHandles => {
             &["storage::the_sole_owner_sees_what_the_others_did"]
         }
+        Mutant::ProtectionLooksFirst => {
+            &["storage::what_is_read_only_is_writable_when_it_goes_back"]
+        }
         Mutant::SoleFrozenFirst => &["storage::the_sole_owner_never_writes_frozen_bytes"],
         Mutant::ReaderIgnoresWriter | Mutant::WriterIgnoresReaders => {
             &["state::a_reader_and_a_writer_exclude_each_other"]

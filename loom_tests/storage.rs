@@ -123,3 +123,30 @@ fn the_sole_owner_never_writes_frozen_bytes() {
         assert!(matches!(error, BorrowError::Frozen { .. }), "{error}");
     });
 }
+
+/// One thread makes the pages read-only and goes away while the other drops its view: whoever
+/// is the last makes them writable before the block goes back.
+///
+/// Fails when a view looks whether they are read-only before it counts itself out: the other
+/// makes them so and goes in between.
+#[test]
+fn what_is_read_only_is_writable_when_it_goes_back() {
+    model(|| {
+        let fate = Fate::new();
+        let allocator = SharedAllocator::new(Lab::new(&fate));
+        let mine = Storage::from(allocator.allocate(8, 1).unwrap());
+        let theirs = mine.clone();
+        let other = thread::spawn({
+            let fate = Arc::clone(&fate);
+            move || {
+                fate.gate.pass();
+                assert!(theirs.freeze_protected().unwrap().bytes > 0);
+                drop(theirs);
+            }
+        });
+        fate.gate.pass();
+        drop(mine);
+        other.join().unwrap();
+        assert_eq!(fate.released(), 1);
+    });
+}

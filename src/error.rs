@@ -1,5 +1,5 @@
 use crate::kv::{KvError, PlanError};
-use crate::memory::{AllocError, BorrowError, CgroupError, CommitError, TraceError};
+use crate::memory::{AllocError, BorrowError, CgroupError, CommitError, MapError, TraceError};
 use crate::tensor::TensorError;
 use crate::types::TypeError;
 use crate::weights::WeightsError;
@@ -26,6 +26,9 @@ pub enum Error {
     /// A file that is no recording of a trace.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// Bytes of a file, or shared memory, that could not be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
     /// A tensor operation that cannot be done.
     #[error(transparent)]
     Tensor(#[from] TensorError),

@@ -70,6 +70,8 @@ pub enum Mutant {
     SoleIgnoresHandles,
     /// `Storage`: looks whether it is frozen before it counts the handles.
     SoleFrozenFirst,
+    /// Storage: whether pages are read-only is seen before the handle is counted out.
+    ProtectionLooksFirst,
     /// State word: a reader does not look for a writer.
     ReaderIgnoresWriter,
     /// State word: a reader counts itself with a load and a store.
@@ -190,6 +192,7 @@ impl Mutant {
         Mutant::SoleRelaxed,
         Mutant::SoleIgnoresHandles,
         Mutant::SoleFrozenFirst,
+        Mutant::ProtectionLooksFirst,
         Mutant::ReaderIgnoresWriter,
         Mutant::ReaderTwoSteps,
         Mutant::ReaderRelaxed,

@@ -182,6 +182,35 @@ pub unsafe trait Allocator: Send + Sync {
         Ok(())
     }
 
+    /// Makes the pages of a block read-only, where the block owns whole pages, so that a
+    /// stray write traps. By default nothing happens.
+    ///
+    /// Returns how many bytes nobody can write now; 0 where the allocator cannot, or the
+    /// system refused. [`unprotect`](Allocator::unprotect) is owed whatever it returned. The
+    /// block's header slot, if there is one, stays writable.
+    ///
+    /// # Safety
+    /// `block` came from `allocate_block` of this very allocator and is not given back, and
+    /// nobody writes to it until `unprotect` returned `true`.
+    #[must_use = "0 bytes may be protected"]
+    unsafe fn protect(&self, block: &Block) -> usize {
+        let _ = block;
+        0
+    }
+
+    /// Makes a block that was [protected](Allocator::protect) writable again, all of it.
+    ///
+    /// `false`: the system refused, and a part of the block may still be read-only. Such a
+    /// block is never given back.
+    ///
+    /// # Safety
+    /// `block` came from `allocate_block` of this very allocator and is not given back.
+    #[must_use = "a block that is still read-only must not be given back"]
+    unsafe fn unprotect(&self, block: &Block) -> bool {
+        let _ = block;
+        true
+    }
+
     /// Where the memory is.
     fn device(&self) -> Device {
         Device::Cpu
@@ -229,6 +258,16 @@ unsafe impl<A: Allocator + ?Sized> Allocator for Arc<A> {
     unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
         // SAFETY: the caller's promise, passed on to the allocator it was made about.
         unsafe { (**self).commit(block, range) }
+    }
+
+    unsafe fn protect(&self, block: &Block) -> usize {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { (**self).protect(block) }
+    }
+
+    unsafe fn unprotect(&self, block: &Block) -> bool {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { (**self).unprotect(block) }
     }
 
     fn device(&self) -> Device {

@@ -268,6 +268,22 @@ unsafe impl<P: PageSource> Allocator for CpuAllocator<P> {
             resident_bytes,
         }
     }
+
+    /// Large blocks own their pages; of the others' the global allocator has the rest.
+    unsafe fn protect(&self, block: &Block) -> usize {
+        // SAFETY: `allocate_block` got this region committed from the same source, it is out,
+        // and nobody writes to it (the caller's promise).
+        if block.cookie() & PAGES != 0 && unsafe { self.pages.protect(&region(block)) } {
+            return block.capacity();
+        }
+        0
+    }
+
+    unsafe fn unprotect(&self, block: &Block) -> bool {
+        // SAFETY: `allocate_block` got this region committed from the same source, and it is
+        // out (the caller's promise).
+        block.cookie() & PAGES == 0 || unsafe { self.pages.unprotect(&region(block)) }
+    }
 }
 
 fn layout(bytes: usize, align: usize) -> Result<Layout, AllocError> {

@@ -173,6 +173,16 @@ unsafe impl<A: Allocator> Allocator for Fault<A> {
         unsafe { self.upstream.commit(block, range) }
     }
 
+    unsafe fn protect(&self, block: &Block) -> usize {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.protect(block) }
+    }
+
+    unsafe fn unprotect(&self, block: &Block) -> bool {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.upstream.unprotect(block) }
+    }
+
     fn device(&self) -> Device {
         self.upstream.device()
     }

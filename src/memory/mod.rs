@@ -44,6 +44,7 @@ mod fault;
 mod guarded;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
 mod keep_alive;
+mod mapped;
 mod meter;
 mod pages;
 pub(crate) mod poison;
@@ -67,6 +68,9 @@ pub use self::cpu::{CpuAllocator, Lock, cpu, default_allocator};
 pub use self::error::{AllocError, BorrowError, CommitError};
 pub use self::fault::{Fault, FaultPlan};
 pub use self::guarded::{Damage, DamageKind, GuardReport, Guarded, Out};
+pub use self::mapped::{Advice, MapError, Seals, map_file, mapped_bytes};
+#[cfg(all(target_os = "linux", not(tenslab_portable)))]
+pub use self::mapped::{SealedMemory, UnsealedMemory};
 pub use self::meter::{Meter, MeterReport, MeterStats, Scope, ScopeStats, ScopeTagStats, TagStats};
 pub use self::pages::{
     FakePages, HeapPages, HugePages, OsPages, PageCounts, PageSource, Region, resident_bytes,
@@ -77,7 +81,7 @@ pub use self::resident::ProcessMemory;
 pub use self::shared::SharedAllocator;
 pub use self::slab::{BlockError, BlockId, SlabAllocator};
 pub(crate) use self::storage::{Exclusive, Shared};
-pub use self::storage::{HeaderSlot, Storage, StorageId};
+pub use self::storage::{HeaderSlot, Protected, Storage, StorageId};
 pub use self::trace::{
     Allocation, Event, EventKind, LiveBlock, Name, Recording, ReplayReport, Simulated, Trace,
     TraceError, TraceHeader, TraceLimits, TraceProblem,

@@ -279,6 +279,16 @@ unsafe impl Allocator for SharedAllocator {
         unsafe { self.core().allocator.commit(block, range) }
     }
 
+    unsafe fn protect(&self, block: &Block) -> usize {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { self.core().allocator.protect(block) }
+    }
+
+    unsafe fn unprotect(&self, block: &Block) -> bool {
+        // SAFETY: the caller's promise, passed on to the allocator it was made about.
+        unsafe { self.core().allocator.unprotect(block) }
+    }
+
     fn device(&self) -> Device {
         self.device()
     }
@@ -364,6 +374,11 @@ impl RawOwner {
 
     pub(super) fn device(&self) -> Device {
         self.allocator().device()
+    }
+
+    /// Is it inside the allocator of this handle?
+    pub(super) fn is_of(&self, handle: &SharedAllocator) -> bool {
+        self.0.addr() == handle.core.addr()
     }
 
     /// The allocator that it is inside of.

@@ -48,6 +48,13 @@ pub struct StateWord {
 }
 
 impl StateWord {
+    /// Frozen from the beginning: nobody ever writes.
+    pub fn frozen() -> Self {
+        Self {
+            word: AtomicU32::new(FROZEN),
+        }
+    }
+
     /// Becomes a reader. `Ok(true)`: counted, [`end_read`](Self::end_read) is owed;
     /// `Ok(false)`: frozen, nothing is owed.
     ///

@@ -359,6 +359,24 @@ unsafe impl<A: Allocator> Allocator for Guarded<A> {
         unsafe { (self.upstream).commit(&whole, range.start + front..range.end + front) }
     }
 
+    /// With its redzones: until the block is given back nobody may write them either.
+    unsafe fn protect(&self, block: &Block) -> usize {
+        let Some((whole, _)) = self.whole(block) else {
+            return 0;
+        };
+        // SAFETY: upstream's block is out. Nobody writes the part of it that is `block` (the
+        // caller's promise), and the rest we paint only before it goes out and after it is back.
+        unsafe { self.upstream.protect(&whole) }
+    }
+
+    unsafe fn unprotect(&self, block: &Block) -> bool {
+        let Some((whole, _)) = self.whole(block) else {
+            return true;
+        };
+        // SAFETY: upstream's block is out.
+        unsafe { self.upstream.unprotect(&whole) }
+    }
+
     fn device(&self) -> Device {
         self.upstream.device()
     }

@@ -46,7 +46,7 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PageCounts {
-    /// Calls that could have failed: reserve, commit, grow and lock.
+    /// Calls that could have failed: reserve, commit, grow, lock, protect and unprotect.
     pub calls: usize,
     /// Regions reserved so far.
     pub reserves: usize,
@@ -228,6 +228,23 @@ unsafe impl<P: PageSource> PageSource for FakePages<P> {
         self.mark(region, &(0..0), true)?;
         // SAFETY: of a region that is out (checked); committed is the caller's promise.
         unsafe { self.source.lock(region) }
+    }
+
+    unsafe fn protect(&self, region: &Region) -> bool {
+        // What it refuses it has not begun.
+        if self.call(0).is_err() || self.mark(region, &(0..0), true).is_err() {
+            return false;
+        }
+        // SAFETY: of a region that is out (checked); that nobody writes is the caller's promise.
+        unsafe { self.source.protect(region) }
+    }
+
+    unsafe fn unprotect(&self, region: &Region) -> bool {
+        if self.call(0).is_err() || self.mark(region, &(0..0), true).is_err() {
+            return false;
+        }
+        // SAFETY: of a region that is out (checked).
+        unsafe { self.source.unprotect(region) }
     }
 
     unsafe fn release(&self, region: Region) {

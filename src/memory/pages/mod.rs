@@ -170,6 +170,33 @@ pub unsafe trait PageSource: Send + Sync {
         })
     }
 
+    /// Makes a region that is committed as a whole read-only: a write traps. By default that
+    /// cannot be.
+    ///
+    /// `false`: it cannot be, or the system refused. A part of the region may be read-only
+    /// then, and [`unprotect`](PageSource::unprotect) is owed as after `true`.
+    ///
+    /// # Safety
+    /// The region came from `reserve_committed` of this source and is not given back, and
+    /// nobody writes to it until `unprotect` returned `true`.
+    #[must_use = "the region may be writable"]
+    unsafe fn protect(&self, region: &Region) -> bool {
+        let _ = region;
+        false
+    }
+
+    /// Makes a region that was [protected](PageSource::protect) writable again, all of it.
+    ///
+    /// `false`: the system refused, and a part of it may be read-only.
+    ///
+    /// # Safety
+    /// The region came from `reserve_committed` of this source and is not given back.
+    #[must_use = "the region may be read-only"]
+    unsafe fn unprotect(&self, region: &Region) -> bool {
+        let _ = region;
+        true
+    }
+
     /// Gives the region back.
     ///
     /// # Safety
@@ -210,6 +237,16 @@ unsafe impl<P: PageSource + ?Sized> PageSource for Arc<P> {
     unsafe fn lock(&self, region: &Region) -> Result<(), AllocError> {
         // SAFETY: the caller's promise, passed on to the source it was made about.
         unsafe { (**self).lock(region) }
+    }
+
+    unsafe fn protect(&self, region: &Region) -> bool {
+        // SAFETY: the caller's promise, passed on to the source it was made about.
+        unsafe { (**self).protect(region) }
+    }
+
+    unsafe fn unprotect(&self, region: &Region) -> bool {
+        // SAFETY: the caller's promise, passed on to the source it was made about.
+        unsafe { (**self).unprotect(region) }
     }
 
     unsafe fn release(&self, region: Region) {

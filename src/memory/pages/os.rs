@@ -45,6 +45,17 @@ unsafe fn unmap(base: *mut u8, bytes: usize) {
     let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, Advice::LinuxDontNeed) };
 }
 
+/// Says who may do what with a region. `false`: the kernel refused, perhaps in the middle.
+///
+/// # Safety
+/// The region is a mapping of ours, committed, and nobody does what the protection forbids.
+unsafe fn set_protection(region: &Region, protection: MprotectFlags) -> bool {
+    let start = region.base().as_ptr().cast();
+    // SAFETY: pages of our own mapping; what is in them stays, and nobody does what is
+    // forbidden (the caller's promise).
+    unsafe { rustix::mm::mprotect(start, region.bytes(), protection) }.is_ok()
+}
+
 unsafe extern "C" {
     /// Bit 0 of each byte of `pages`: is that page of the range in memory? The C library's,
     /// which std links anyway.
@@ -246,6 +257,16 @@ unsafe impl PageSource for OsPages {
             Some(limit_bytes) => AllocError::CannotLock { bytes, limit_bytes },
             None => AllocError::OutOfMemory { bytes },
         })
+    }
+
+    unsafe fn protect(&self, region: &Region) -> bool {
+        // SAFETY: pages of our own mapping, to which nobody writes (the caller's promise).
+        unsafe { set_protection(region, MprotectFlags::READ) }
+    }
+
+    unsafe fn unprotect(&self, region: &Region) -> bool {
+        // SAFETY: pages of our own mapping (the caller's promise).
+        unsafe { set_protection(region, MprotectFlags::READ | MprotectFlags::WRITE) }
     }
 
     unsafe fn release(&self, region: Region) {

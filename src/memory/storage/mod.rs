@@ -1,17 +1,19 @@
 //! Bytes with many owners: a count, a state word, and what is needed to give the block back, in
 //! one cache line.
 
+mod pages;
+
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::buffer::check;
+pub use self::pages::Protected;
+
 use super::shared::RawOwner;
 use super::state::{Refusal, StateWord};
-use super::{Block, BorrowError, Buffer, CommitError, Decommitted, Tag};
+use super::{Block, BorrowError, Buffer, SharedAllocator, Tag};
 use crate::mutant::{self, Mutant};
-use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::{AtomicBool, AtomicU32};
 use crate::sync::{Ordering, acquire_end};
 use crate::types::Device;
 
@@ -28,6 +30,8 @@ struct Header {
     owner: RawOwner,
     tag: Tag,
     boxed: bool,
+    /// Are pages of the block read-only, or may they be?
+    protected: AtomicBool,
 }
 
 // One cache line: the counts, and all that is needed to read the bytes.
@@ -114,11 +118,18 @@ impl From<Buffer> for Storage {
     /// Shares a buffer. Allocates nothing where the block came with a header slot.
     #[inline]
     fn from(buffer: Buffer) -> Self {
+        Self::new(buffer, StateWord::default())
+    }
+}
+
+impl Storage {
+    #[inline]
+    fn new(buffer: Buffer, state: StateWord) -> Self {
         let (block, owner) = buffer.into_parts();
         let slot = block.header();
         let header = Header {
             refs: AtomicU32::new(1),
-            state: StateWord::default(),
+            state,
             ptr: block.as_ptr(),
             len: block.len(),
             capacity: block.capacity(),
@@ -126,6 +137,7 @@ impl From<Buffer> for Storage {
             owner: owner.into_raw(),
             tag: block.tag(),
             boxed: slot.is_none(),
+            protected: AtomicBool::new(false),
         };
         let header = match slot {
             Some(HeaderSlot(place)) => {
@@ -138,9 +150,12 @@ impl From<Buffer> for Storage {
         };
         Self { header }
     }
-}
 
-impl Storage {
+    /// Shares a buffer that nobody ever writes: its pages may be read-only.
+    pub(super) fn frozen(buffer: Buffer) -> Self {
+        Self::new(buffer, StateWord::frozen())
+    }
+
     #[inline]
     fn header(&self) -> &Header {
         // SAFETY: the header is initialised when the first handle is made and taken
@@ -207,6 +222,11 @@ impl Storage {
             .map_err(|why| self.refused(why))
     }
 
+    /// Is the block one that the allocator of `handle` will take back?
+    pub(super) fn is_of(&self, handle: &SharedAllocator) -> bool {
+        self.header().owner.is_of(handle)
+    }
+
     /// Is writing forbidden for ever?
     #[must_use]
     pub fn is_frozen(&self) -> bool {
@@ -263,73 +283,6 @@ impl Storage {
         block_of(self.header(), self.header)
     }
 
-    /// Gives the memory of a range back while handles, tensors and views stay, as far as it
-    /// is whole pages and the allocator can, and says how much that was. The bytes of the
-    /// range are anything afterwards; they may still be read and written, and memory comes
-    /// again with the first touch.
-    ///
-    /// It is a write: for the length of the call the storage is borrowed as a write guard
-    /// borrows it, all of it and not only the range. For who has a slice from an `unsafe`
-    /// door of a tensor, it writes the range.
-    ///
-    /// ```
-    /// use tenslab::memory::{Budget, CpuAllocator, Limit, SharedAllocator, Storage};
-    ///
-    /// let limit = Limit::new(8 << 20);
-    /// let allocator = SharedAllocator::new(Budget::new(CpuAllocator::new(), &limit));
-    /// let blocks = Storage::from(allocator.allocate_zeroed(8 << 20, 64)?);
-    /// let gone = blocks.decommit(0..4 << 20)?;                // idle for now
-    /// assert_eq!(limit.available_bytes(), gone.bytes);
-    ///
-    /// blocks.commit(0..4 << 20)?;                             // counts again
-    /// assert_eq!(limit.available_bytes(), 0);
-    /// # Ok::<(), tenslab::Error>(())
-    /// ```
-    ///
-    /// Cost: what the allocator's costs, mostly one system call. Any thread may call it.
-    ///
-    /// # Errors
-    /// [`BorrowError::Frozen`], [`BorrowError::Writing`] and [`BorrowError::Reading`] as for
-    /// a write guard; nothing is changed then.
-    ///
-    /// # Panics
-    /// If the range is not of this storage.
-    #[track_caller]
-    pub fn decommit(&self, range: Range<usize>) -> Result<Decommitted, BorrowError> {
-        check(&range, self.len());
-        let _alone = self.exclude()?;
-        let block = self.block();
-        // SAFETY: the block is of this owner (`From<Buffer>`) and out while a handle lives;
-        // the range was checked; nobody else uses the bytes while `_alone` lives, or they
-        // reach them by a pointer and answer for it.
-        Ok(unsafe { self.header().owner.allocator().decommit(&block, range) })
-    }
-
-    /// Says that a range that was [decommitted](Storage::decommit) will be used again, so
-    /// that an allocator with a limit counts it. Other ranges may be read meanwhile and
-    /// other threads may commit: for the length of the call the storage is borrowed as a
-    /// read guard borrows it, so that nothing is decommitted meanwhile. Frozen is fine.
-    ///
-    /// Cost: what the allocator's costs; mostly nothing. Any thread may call it.
-    ///
-    /// # Errors
-    /// [`CommitError::Borrow`] while somebody writes, [`CommitError::Alloc`] as
-    /// [`Allocator::commit`](super::Allocator::commit): what was not counted is not counted
-    /// then.
-    ///
-    /// # Panics
-    /// If the range is not of this storage.
-    #[track_caller]
-    pub fn commit(&self, range: Range<usize>) -> Result<(), CommitError> {
-        check(&range, self.len());
-        let _reads = self.share()?;
-        let block = self.block();
-        // SAFETY: the block is of this owner (`From<Buffer>`) and out while a handle lives,
-        // and the range was checked.
-        unsafe { self.header().owner.allocator().commit(&block, range) }?;
-        Ok(())
-    }
-
     /// Becomes one of many readers, until the guard is dropped.
     #[inline]
     pub(crate) fn share(&self) -> Result<Shared<'_>, BorrowError> {
@@ -381,6 +334,8 @@ impl Drop for Storage {
     #[inline]
     fn drop(&mut self) {
         let refs = &self.header().refs;
+        let looked = mutant::is(Mutant::ProtectionLooksFirst)
+            .then(|| self.header().protected.load(Ordering::Relaxed));
         let last = if mutant::is(Mutant::LastViewTwoSteps) {
             let before = refs.load(Ordering::Acquire);
             refs.store(before - 1, Ordering::Release);
@@ -397,7 +352,7 @@ impl Drop for Storage {
         };
         if last {
             // SAFETY: the count says that this was the last handle.
-            unsafe { give_back(self.header) };
+            unsafe { give_back(self.header, looked) };
         }
     }
 }
@@ -418,11 +373,12 @@ fn block_of(header: &Header, place: NonNull<Header>) -> Block {
     }
 }
 
-/// Takes the header apart and gives the block back.
+/// Takes the header apart and gives the block back, writable. `looked`: what a wrong variant
+/// saw of the protection while other handles were there.
 ///
 /// # Safety
 /// The header is initialised, and the caller dropped the last handle to it.
-unsafe fn give_back(place: NonNull<Header>) {
+unsafe fn give_back(place: NonNull<Header>, looked: Option<bool>) {
     if !mutant::is(Mutant::LastViewRelaxed) {
         // Acquire: pairs with the Release of every other handle's drop.
         acquire_end(|acquire| {
@@ -434,6 +390,8 @@ unsafe fn give_back(place: NonNull<Header>) {
     // it is read once and the place not looked at again as a `Header`.
     let header = unsafe { place.read() };
     let block = block_of(&header, place);
+    // Relaxed: whoever protected it held a handle, and the fence saw that one's drop.
+    let protected = looked.unwrap_or_else(|| header.protected.load(Ordering::Relaxed));
     if header.boxed {
         // SAFETY: `boxed` says that `Storage::from` leaked it from a box. As
         // `ManuallyDrop`, because the value was just read out of it.
@@ -441,6 +399,13 @@ unsafe fn give_back(place: NonNull<Header>) {
     }
     // SAFETY: `Storage::from` made it by `into_raw`, and this is the only taking.
     let owner = unsafe { header.owner.into_owner() };
+    // SAFETY: these are the parts of the buffer that the storage was made of, so it is out.
+    if protected && !unsafe { owner.allocator().unprotect(&block) } {
+        // Whoever got it next would trap. Its owner stays inside, so it counts as out, and
+        // the allocator below it is not destroyed.
+        std::mem::forget(owner);
+        return;
+    }
     // SAFETY: these are the parts of the buffer that the storage was made of, the
     // last handle is gone, and with it every guard and tensor.
     unsafe { owner.release(block) };
