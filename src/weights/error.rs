@@ -179,6 +179,48 @@ pub enum WeightsError {
         /// Why not.
         reason: &'static str,
     },
+    /// A header that readers would not take.
+    #[error(
+        "{}: names, shapes and metadata make a header of {header_bytes} bytes, and readers take {max_bytes}; write several files",
+        Shown(path)
+    )]
+    HeaderTooLong {
+        /// The file to be written.
+        path: PathBuf,
+        /// What the header needs, padding included.
+        header_bytes: u64,
+        /// The limit.
+        max_bytes: u64,
+    },
+    /// A file does not fit: the disk is full, or a quota or a limit of the process is reached.
+    #[error(
+        "{}: cannot write a file of {file_bytes} bytes{}: {source}",
+        Shown(path),
+        room(*room_bytes)
+    )]
+    NoRoom {
+        /// The file to be written.
+        path: PathBuf,
+        /// What it needs.
+        file_bytes: u64,
+        /// What there was room for, where that is known and less.
+        room_bytes: Option<u64>,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Whoever was told of the progress wanted no more of it.
+    #[error(
+        "{}: cancelled after {done_bytes} of {total_bytes} bytes of tensors; nothing was changed",
+        Shown(path)
+    )]
+    Cancelled {
+        /// The file.
+        path: PathBuf,
+        /// How far it had come.
+        done_bytes: u64,
+        /// How far it would have gone.
+        total_bytes: u64,
+    },
 }
 
 impl WeightsError {
@@ -213,6 +255,10 @@ fn found(others: &[String]) -> String {
         return "; name a .safetensors file or a directory that holds one of them".into();
     }
     format!("; it has {}: name one of them", few(others))
+}
+
+fn room(room_bytes: Option<u64>) -> String {
+    room_bytes.map_or_else(String::new, |bytes| format!(", there is room for {bytes}"))
 }
 
 fn similar(close: &[String]) -> String {

@@ -12,7 +12,7 @@
 //! - [`Weights::load`] reads the data, once, to where it stays: one allocation of any
 //!   [`SharedAllocator`](crate::memory::SharedAllocator), read in parallel, cast on
 //!   the way if asked.
-//! - [`save`] writes a file, all or nothing.
+//! - [`save`] and [`save_with`] write a file, all or nothing.
 //!
 //! A bad tensor spoils itself: one of a dtype that this crate does not have is listed
 //! and its bytes can be had, and its neighbours load. A bad file is an
@@ -36,7 +36,7 @@ mod set;
 mod similar;
 mod slab;
 mod source;
-mod writer;
+mod write;
 
 pub use self::dtype::WeightDType;
 pub use self::error::WeightsError;
@@ -47,4 +47,4 @@ pub use self::load::{LoadOptions, LoadProgress, LoadReport, Weights};
 pub use self::set::{
     Checkpoint, CheckpointFile, SetFault, TensorAt, TensorTwice, WeightEntries, WeightEntry,
 };
-pub use self::writer::save;
+pub use self::write::{SaveEntry, SaveOptions, SaveProgress, SaveReport, save, save_with};
