@@ -149,12 +149,21 @@ impl<'a> Draft<'a> {
         target: &Target,
         file_bytes: u64,
     ) -> Result<Self, WeightsError> {
-        // As wide as the file that it replaces from the start, less the umask.
-        let mode = mode(target);
-        let (file, name) = match system::unnamed(&target.directory, mode) {
+        let unnamed = system::unnamed(&target.directory, mode(target));
+        Self::of(unnamed, path, target, file_bytes)
+    }
+
+    /// Of a file without a name, or where there is none of a new one beside the target.
+    fn of(
+        unnamed: Option<File>,
+        path: &'a Path,
+        target: &Target,
+        file_bytes: u64,
+    ) -> Result<Self, WeightsError> {
+        let (file, name) = match unnamed {
             Some(file) => (file, None),
             None => {
-                let created = target.beside(|path| named(path, mode));
+                let created = target.beside(|path| named(path, mode(target)));
                 let (name, file) =
                     created.map_err(|error| WeightsError::io(path, "create", error))?;
                 (file, Some(name))
@@ -256,7 +265,8 @@ fn plain(permissions: fs::Permissions) -> fs::Permissions {
     permissions
 }
 
-/// `rw-rw-rw-`, or what the replaced file has.
+/// What a file may be for others from its first moment on: as the replaced one, or
+/// `rw-rw-rw-`, less the umask.
 fn mode(target: &Target) -> u32 {
     #[cfg(unix)]
     if let Some(permissions) = &target.permissions {
@@ -275,4 +285,54 @@ fn named(path: &Path, mode: u32) -> io::Result<File> {
     #[cfg(not(unix))]
     let _ = mode;
     options.open(path)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn files(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().count()
+    }
+
+    /// What a file system without nameless files gets, on every system.
+    #[test]
+    fn a_draft_with_a_name_takes_the_place_of_the_target_or_goes() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("x");
+        for (expected, publish) in [(0, false), (1, true), (1, false), (1, true)] {
+            let target = Target::at(&path).unwrap();
+            let draft = Draft::of(None, &path, &target, 3).unwrap();
+            let other = Draft::of(None, &path, &target, 3).unwrap();
+            assert!(!draft.is_unnamed() && draft.name != other.name);
+            draft.file().write_all(b"new").unwrap();
+            if publish {
+                draft.publish(&target).unwrap();
+                assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+            } else {
+                drop(draft);
+            }
+            drop(other);
+            assert_eq!(files(place.path()), expected);
+        }
+    }
+
+    /// A directory takes the name after it was looked at: the rename fails, and what was
+    /// linked or created for it goes.
+    #[test]
+    fn a_name_that_was_taken_meanwhile_is_an_error_and_nothing_is_left() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("x");
+        let target = Target::at(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let unnamed = Draft::create(&path, &target, 3).unwrap();
+        let named = Draft::of(None, &path, &target, 3).unwrap();
+        for draft in [unnamed, named] {
+            let error = draft.publish(&target).unwrap_err();
+            assert!(matches!(error, WeightsError::Io { .. }), "{error}");
+        }
+        assert_eq!(files(place.path()), 1);
+    }
 }
