@@ -293,10 +293,6 @@ mod tests {
 
     use super::*;
 
-    fn files(directory: &Path) -> usize {
-        fs::read_dir(directory).unwrap().count()
-    }
-
     /// What a file system without nameless files gets, on every system.
     #[test]
     fn a_draft_with_a_name_takes_the_place_of_the_target_or_goes() {
@@ -315,7 +311,7 @@ mod tests {
                 drop(draft);
             }
             drop(other);
-            assert_eq!(files(place.path()), expected);
+            assert_eq!(fs::read_dir(place.path()).unwrap().count(), expected);
         }
     }
 
@@ -333,6 +329,6 @@ mod tests {
             let error = draft.publish(&target).unwrap_err();
             assert!(matches!(error, WeightsError::Io { .. }), "{error}");
         }
-        assert_eq!(files(place.path()), 1);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
     }
 }
