@@ -13,6 +13,9 @@
 //! a [`SharedAllocator`] and get [`Buffer`]s. A buffer keeps the whole stack that
 //! made it alive, so every handle may be dropped first.
 //!
+//! Bytes that nobody writes need not be allocated: [`map_file`] makes a frozen [`Storage`] of a
+//! file's own, and on Linux `SealedMemory` one of bytes that several processes share.
+//!
 //! A few small protocols are shared between threads, each a loom model in
 //! `loom_tests/`: the seats of threads and the lock that leans to one, the handles of a
 //! [`SharedAllocator`] and its keep-alive, the state word, the reference count of a
