@@ -5,6 +5,7 @@
 //! test in the environment), which has to die of it.
 #![cfg(all(target_os = "linux", not(loom), not(tenslab_portable)))]
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
+#![allow(clippy::print_stdout, reason = "a child says that it lived")]
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};

@@ -141,6 +141,26 @@ pub enum WeightsError {
         /// Names that resemble it, the closest first.
         close: Vec<String>,
     },
+    /// The tensor is in the file, and was not to be loaded.
+    #[error(
+        "tensor {} of {} was left out when it was loaded; have it chosen",
+        Quoted(name),
+        Shown(path)
+    )]
+    LeftOut {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+    },
+    /// A name that another tensor or alias has.
+    #[error("a tensor of {} has the name {} already", Shown(path), Quoted(name))]
+    NameTaken {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
     /// The tensor is there, and no tensor can be made of its elements.
     #[error(
         "tensor {} of {} is {tag:?}, which this crate has no tensors of; its bytes can be had raw",

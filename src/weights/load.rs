@@ -1,4 +1,4 @@
-//! [`Weights`]: all tensors of a checkpoint in one slab, read once.
+//! [`Weights::load`]: all tensors of a checkpoint in one slab, read once.
 //!
 //! ```text
 //!   shard 1  | a | b |            one allocation, tag Weights, frozen
@@ -20,18 +20,17 @@
 //! is an error. Files are compared with what they were when their headers
 //! were read, before the first and after the last byte.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
+use super::loaded::Held;
 use super::slab::{Feed, Piece, Place, SCRATCH_BYTES, Scratch, TENSOR_ALIGN, lay_out, target};
 use super::source::Source;
-use super::{Checkpoint, HeaderLimits, WeightEntries, WeightEntry, WeightsError};
+use super::{Backing, Checkpoint, HeaderLimits, Weights, WeightsError};
 use crate::memory::{self, SharedAllocator, Storage, Tag};
 use crate::sync::Mutex;
-use crate::tensor::Tensor;
-use crate::types::{DType, Shape};
+use crate::types::DType;
 
 /// More threads than this do not read faster; they would only add scratch.
 const MAX_THREADS: usize = 16;
@@ -103,37 +102,6 @@ pub struct LoadReport {
     pub seconds: f64,
 }
 
-/// A loaded checkpoint: frozen tensors by name, all over one storage.
-///
-/// A tensor keeps the storage alive, so it may outlive the `Weights`.
-///
-/// ```
-/// use tenslab::weights::{LoadOptions, Weights, save};
-/// use tenslab::{DType, Tensor, memory};
-///
-/// let directory = tempfile::tempdir()?;
-/// let path = directory.path().join("model.safetensors");
-/// let norm = Tensor::zeros([4], DType::F32, memory::cpu())?;
-/// norm.write::<f32>()?.copy_from_slice(&[1.0, 2.0, 3.0, 4.0]);
-/// save(&path, &[("norm", norm)], &Default::default())?;
-///
-/// let options = LoadOptions { dtype: Some(DType::F16), ..LoadOptions::default() };
-/// let weights = Weights::load(&path, &options)?;
-/// let norm = weights.get("norm")?;
-/// drop(weights);                                        // the tensor stays
-/// assert_eq!(norm.dtype(), DType::F16);
-/// assert_eq!(norm.read::<tenslab::f16>()?[3].to_bits(), 0x4400);
-/// assert!(norm.write::<tenslab::f16>().is_err());       // and is read-only
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct Weights {
-    checkpoint: Checkpoint,
-    places: Vec<Place>,
-    storage: Storage,
-    report: LoadReport,
-}
-
 impl Weights {
     /// Opens a file, an index or a directory as [`Checkpoint::open`] does, and loads
     /// all of it.
@@ -144,9 +112,7 @@ impl Weights {
     pub fn load(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Self, WeightsError> {
         let started = Instant::now();
         let checkpoint = Checkpoint::open_with(path, &options.limits)?;
-        let mut weights = Self::load_checkpoint(checkpoint, options, &mut |_| {})?;
-        weights.report.seconds = started.elapsed().as_secs_f64();
-        Ok(weights)
+        Self::load_since(started, checkpoint, options, &mut |_| {})
     }
 
     /// Loads a checkpoint whose headers are open, and tells how far it has come.
@@ -162,7 +128,15 @@ impl Weights {
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, WeightsError> {
-        let started = Instant::now();
+        Self::load_since(Instant::now(), checkpoint, options, progress)
+    }
+
+    fn load_since(
+        started: Instant,
+        checkpoint: Checkpoint,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, WeightsError> {
         if options.threads == 0 {
             return Err(WeightsError::NoThreads);
         }
@@ -198,108 +172,22 @@ impl Weights {
             threads,
             seconds: started.elapsed().as_secs_f64(),
         };
-        Ok(Self {
-            checkpoint,
-            places,
-            storage,
-            report,
-        })
-    }
-
-    /// The tensor of this name: frozen, contiguous, at a multiple of 64 bytes.
-    ///
-    /// Costs a binary search and a view; no bytes move.
-    ///
-    /// # Errors
-    /// [`NotFound`](WeightsError::NotFound), with names that resemble it;
-    /// [`UnsupportedDType`](WeightsError::UnsupportedDType) where the crate has no
-    /// tensor of such elements, for which [`raw`](Self::raw) is the way.
-    pub fn get(&self, name: &str) -> Result<Tensor, WeightsError> {
-        let (entry, place) = self.find(name)?;
-        let loaded = match place.cast {
-            Some(cast) => Some(cast.to.dtype()),
-            None => entry.dtype().loadable(),
-        };
-        let dtype = loaded.ok_or_else(|| WeightsError::UnsupportedDType {
-            path: self.checkpoint.path().into(),
-            name: name.into(),
-            tag: entry.dtype().tag().into(),
-        })?;
-        self.view(name, place, entry.shape(), dtype)
-    }
-
-    /// The bytes of this tensor in the slab, whatever its elements are: a frozen
-    /// `uint8` tensor of one dimension. After a cast these are the cast bytes.
-    ///
-    /// # Errors
-    /// [`NotFound`](WeightsError::NotFound).
-    pub fn raw(&self, name: &str) -> Result<Tensor, WeightsError> {
-        let (_, place) = self.find(name)?;
-        self.view(name, place, Shape::from([place.nbytes]), DType::U8)
-    }
-
-    fn find(&self, name: &str) -> Result<(WeightEntry<'_>, Place), WeightsError> {
-        let found = self.checkpoint.position(name).and_then(|at| {
-            let entry = self.checkpoint.entries().get(at)?;
-            Some((entry, self.places[at]))
+        let held = checkpoint.entries().zip(&places);
+        let held = held.map(|(entry, place)| {
+            Some(Held {
+                storage: 0,
+                offset: place.offset,
+                nbytes: place.nbytes,
+                dtype: match place.cast {
+                    Some(cast) => Some(cast.to.dtype()),
+                    None => entry.dtype().loadable(),
+                },
+                part: None,
+                backing: Backing::Slab,
+            })
         });
-        found.ok_or_else(|| self.checkpoint.not_found(name))
-    }
-
-    fn view(
-        &self,
-        name: &str,
-        place: Place,
-        shape: Shape,
-        dtype: DType,
-    ) -> Result<Tensor, WeightsError> {
-        Tensor::from_storage(&self.storage, place.offset, shape, dtype).map_err(|source| {
-            WeightsError::Tensor {
-                name: name.into(),
-                source,
-            }
-        })
-    }
-
-    /// Is there a tensor of this name?
-    #[must_use]
-    pub fn contains(&self, name: &str) -> bool {
-        self.checkpoint.position(name).is_some()
-    }
-
-    /// All names, ordered by file and by offset in it.
-    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.checkpoint.entries().map(WeightEntry::name)
-    }
-
-    /// All tensors as their files list them, in the order of [`names`](Self::names).
-    #[must_use]
-    pub fn entries(&self) -> WeightEntries<'_> {
-        self.checkpoint.entries()
-    }
-
-    /// The `__metadata__` of all files, as [`Checkpoint::metadata`] joins it.
-    #[must_use]
-    pub fn metadata(&self) -> &BTreeMap<String, String> {
-        self.checkpoint.metadata()
-    }
-
-    /// The headers that were loaded.
-    #[must_use]
-    pub fn checkpoint(&self) -> &Checkpoint {
-        &self.checkpoint
-    }
-
-    /// The one storage that all tensors are views of.
-    #[must_use]
-    pub fn storage(&self) -> &Storage {
-        &self.storage
-    }
-
-    /// What the load did.
-    #[must_use]
-    pub fn report(&self) -> &LoadReport {
-        &self.report
+        let held = held.collect();
+        Ok(Self::new(checkpoint, vec![storage], held, report))
     }
 }
 

@@ -31,11 +31,13 @@ mod fault;
 mod foreign;
 mod header;
 mod load;
+mod loaded;
 mod quoted;
 mod set;
 mod similar;
 mod slab;
 mod source;
+mod sub;
 mod write;
 
 pub use self::dtype::WeightDType;
@@ -43,8 +45,10 @@ pub use self::error::WeightsError;
 pub use self::fault::FormatFault;
 pub use self::foreign::ForeignFormat;
 pub use self::header::{Header, HeaderLimits, TensorInfo, TensorInfos};
-pub use self::load::{LoadOptions, LoadProgress, LoadReport, Weights};
+pub use self::load::{LoadOptions, LoadProgress, LoadReport};
+pub use self::loaded::{Backing, Weights};
 pub use self::set::{
     Checkpoint, CheckpointFile, SetFault, TensorAt, TensorTwice, WeightEntries, WeightEntry,
 };
+pub use self::sub::SubWeights;
 pub use self::write::{SaveEntry, SaveOptions, SaveProgress, SaveReport, save, save_with};

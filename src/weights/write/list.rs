@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
         let header = header(path, &tensors, options)?;
         let file_bytes = header.len() as u64 + tensor_bytes;
         let text = &header[size_of::<u64>()..];
-        Header::from_text(text, file_bytes, &options.limits)
+        Header::from_text(text.to_vec(), file_bytes, &options.limits)
             .map_err(|fault| WeightsError::format(path, fault))?;
         Ok(Self {
             tensors,
