@@ -31,7 +31,7 @@ mod here {
         fn new(len: usize) -> Self {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("mapped");
-            let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            let bytes: Vec<u8> = (0..251).cycle().take(len).collect();
             fs::write(&path, &bytes).unwrap();
             Self {
                 _folder: folder,

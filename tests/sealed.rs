@@ -20,13 +20,18 @@ const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i % 251) as u8).collect()
+    (0..251).cycle().take(len).collect()
 }
 
 fn sealed(len: usize) -> SealedMemory {
     let mut memory = UnsealedMemory::new("tenslab-test", len).unwrap();
     memory.as_mut_slice().copy_from_slice(&pattern(len));
     memory.seal().unwrap()
+}
+
+/// Bytes of memory behind a file.
+fn held(file: &File) -> usize {
+    usize::try_from(file.metadata().unwrap().blocks()).unwrap() * 512
 }
 
 fn bytes_of(storage: &Storage) -> Vec<u8> {
@@ -64,14 +69,8 @@ fn fresh_memory_is_zero_and_has_all_its_pages() {
         assert_eq!(memory.as_slice(), vec![0; 2 * MIB + 1]);
         memory.as_mut_slice()[2 * MIB] = 1;
         let memory = memory.seal().unwrap();
-        let blocks = File::from(memory.try_clone().unwrap())
-            .metadata()
-            .unwrap()
-            .blocks();
-        assert!(
-            blocks as usize * 512 >= 2 * MIB + PAGE,
-            "{huge:?}: {blocks}"
-        );
+        let held = held(&File::from(memory.try_clone().unwrap()));
+        assert!(held >= 2 * MIB + PAGE, "{huge:?}: {held}");
     }
 }
 
@@ -276,8 +275,7 @@ fn two_processes_have_one_copy() {
     }
     let memory = sealed(SHARED);
     let file = File::from(memory.try_clone().unwrap());
-    let blocks = || file.metadata().unwrap().blocks() as usize * 512;
-    assert_eq!(blocks(), SHARED);
+    assert_eq!(held(&file), SHARED);
     let storage = open_and_populate(memory.try_clone().unwrap());
     assert_eq!(shares(&storage), (SHARED, SHARED));
     let output = Command::new(std::env::current_exe().unwrap())
@@ -297,7 +295,7 @@ fn two_processes_have_one_copy() {
         output.status.success() && out.contains("read"),
         "{out}{errors}"
     );
-    assert_eq!(blocks(), SHARED);
+    assert_eq!(held(&file), SHARED);
     // The mapping keeps the memory, which has no name and no descriptor any more.
     drop(file);
     assert_eq!(bytes_of(&storage), pattern(SHARED));

@@ -204,12 +204,11 @@ proptest! {
 
         let weights = Weights::load(&theirs, &LoadOptions::default()).unwrap();
         let raw: Vec<_> = weights.names().map(|name| weights.raw(name).unwrap()).collect();
-        let entries: Vec<_> = weights
-            .entries()
-            .iter()
-            .zip(&raw)
-            .map(|(at, raw)| {
-                SaveEntry::raw_tensor(at.name(), at.dtype().tag(), at.shape().dims(), raw)
+        let shapes: Vec<_> = weights.entries().map(|at| at.shape()).collect();
+        let listed = weights.entries().zip(shapes.iter().zip(&raw));
+        let entries: Vec<_> = listed
+            .map(|(at, (shape, raw))| {
+                SaveEntry::raw_tensor(at.name(), at.dtype().tag(), shape.dims(), raw)
             })
             .collect();
         let options = SaveOptions {
@@ -246,7 +245,6 @@ fn every_tag_is_written_and_the_widths_descend() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let keys: Vec<_> = checkpoint
         .entries()
-        .iter()
         .map(|entry| {
             let bits = entry.dtype().bits().unwrap();
             (std::cmp::Reverse(bits), entry.name().to_owned())

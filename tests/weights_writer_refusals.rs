@@ -202,7 +202,13 @@ fn raw_bytes_that_do_not_fit_their_shape_are_refused() {
     // A tag that nobody knows is not ours to judge.
     assert_eq!(save("F128", &[3], &[0; 5]).unwrap().tensor_bytes, 5);
     assert_eq!(
-        Checkpoint::open(&path).unwrap().entries()[0].dtype().tag(),
+        Checkpoint::open(&path)
+            .unwrap()
+            .entries()
+            .get(0)
+            .unwrap()
+            .dtype()
+            .tag(),
         "F128"
     );
 }
