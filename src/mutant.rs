@@ -161,7 +161,7 @@ pub enum Mutant {
 #[cfg(any(loom, tenslab_tsan, tenslab_mutants))]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 72] = [
+    pub const ALL: [Mutant; 73] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,

@@ -90,6 +90,57 @@ fn the_table_has_a_row_for_each_tensor_and_totals() {
     has("format: pt");
 }
 
+/// Ten behind nine, by the first part of a name that is a number and nothing else; what has
+/// none, or one too large for a layer, is of no layer.
+#[test]
+fn totals_by_layer_are_in_the_order_of_the_layers() {
+    let place = tempfile::tempdir().unwrap();
+    let names = [
+        "model.layers.10.norm",
+        "model.layers.9.norm",
+        "model.layers.9.q.0.weight",
+        "decoder.9.norm",
+        "7",
+        "embed",
+        "layers.+1.norm",
+        "layers.99999999999.norm",
+        "layers..norm",
+    ];
+    let (header, bytes) = packed(&names.map(|name| (name, "F32", &[4][..], 16)));
+    let path = write(place.path(), "model.safetensors", &file(&header, bytes));
+
+    let text = table(&path);
+    let lines: Vec<Vec<&str>> = (text.lines().map(|line| line.split_whitespace().collect()))
+        .skip_while(|row: &Vec<&str>| row.first() != Some(&"layer"))
+        .collect();
+    let rows = [
+        "layer tensors bytes",
+        "7 1 16 16 B",
+        "decoder.9 1 16 16 B",
+        "model.layers.9 2 32 32 B",
+        "model.layers.10 1 16 16 B",
+        "(none) 4 64 64 B",
+    ];
+    let rows = rows.map(|row| row.split(' ').collect::<Vec<_>>());
+    assert_eq!(lines, rows, "{text}");
+
+    let layers = json(&path)["layers"].clone();
+    let layer = |name: Value, tensors: usize| serde_json::json!({"layer": name, "tensors": tensors, "nbytes": 16 * tensors});
+    let expected = [
+        layer("7".into(), 1),
+        layer("decoder.9".into(), 1),
+        layer("model.layers.9".into(), 2),
+        layer("model.layers.10".into(), 1),
+        layer(Value::Null, 4),
+    ];
+    assert_eq!(layers, Value::from(expected.to_vec()));
+
+    // A file without layers has no table of them.
+    let (header, bytes) = packed(&[("embed", "F32", &[4], 16)]);
+    let path = write(place.path(), "other.safetensors", &file(&header, bytes));
+    assert!(!table(&path).contains("layer"));
+}
+
 #[test]
 fn json_says_what_the_header_says() {
     let place = tempfile::tempdir().unwrap();

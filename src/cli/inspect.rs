@@ -1,7 +1,7 @@
 //! `tenslab inspect PATH`: what a checkpoint holds, from its headers alone.
 //!
 //! For people a table in 80 columns, by file in the order of the bytes, with totals by
-//! dtype; for programs one JSON object. `offset` is counted from the start of
+//! dtype and by layer; for programs one JSON object. `offset` is counted from the start of
 //! the file, and `align` is the largest power of two that divides it (up to 4096): what
 //! a map of the file could promise.
 
@@ -102,48 +102,105 @@ fn print_file(
     Ok(())
 }
 
-/// Tensors and bytes of one dtype.
+/// Tensors and bytes of one dtype, or one layer.
 #[derive(Default)]
 struct Total {
     tensors: usize,
     nbytes: u64,
 }
 
-fn totals(checkpoint: &Checkpoint) -> BTreeMap<&str, Total> {
-    let mut totals: BTreeMap<&str, Total> = BTreeMap::new();
+/// The totals of all tensors that have the same key.
+fn totals<'a, K: Ord>(
+    checkpoint: &'a Checkpoint,
+    key: impl Fn(WeightEntry<'a>) -> K,
+) -> BTreeMap<K, Total> {
+    let mut totals: BTreeMap<K, Total> = BTreeMap::new();
     for entry in checkpoint.entries() {
-        let total = totals.entry(entry.dtype().tag()).or_default();
+        let total = totals.entry(key(entry)).or_default();
         total.tensors += 1;
         total.nbytes += entry.nbytes();
     }
     totals
 }
 
-fn print_totals(checkpoint: &Checkpoint, out: &mut impl Write) -> Result<(), Failure> {
-    let mut rows: Vec<(String, [String; 3])> = Vec::new();
-    let row = |name: String, tensors: usize, nbytes: u64| {
-        let cells = [
-            tensors.to_string(),
-            nbytes.to_string(),
-            binary_bytes(nbytes),
-        ];
-        (name, cells)
-    };
-    for (tag, total) in totals(checkpoint) {
-        rows.push(row(escaped(tag), total.tensors, total.nbytes));
+fn by_dtype(checkpoint: &Checkpoint) -> BTreeMap<&str, Total> {
+    totals(checkpoint, |entry| entry.dtype().tag())
+}
+
+/// A layer's name: up to the first part that is a number, `model.layers.3`. Ordered by what
+/// is in front of the number, and by the number; tensors of no layer come last.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Layer<'a> {
+    Numbered(&'a str, u32, &'a str),
+    None,
+}
+
+impl<'a> Layer<'a> {
+    fn of(name: &'a str) -> Self {
+        let mut start = 0;
+        for part in name.split('.') {
+            let end = start + part.len();
+            // Digits alone: a number may also have a sign.
+            if part.bytes().all(|byte| byte.is_ascii_digit())
+                && let Ok(number) = part.parse()
+            {
+                return Self::Numbered(&name[..start], number, &name[..end]);
+            }
+            start = end + 1;
+        }
+        Self::None
     }
-    rows.push(row(
-        "total".into(),
-        checkpoint.entries().len(),
-        checkpoint.tensor_bytes(),
-    ));
-    let mut table = Table::new(["tensors", "bytes", ""], [Side::Right; 3]).named("dtype");
-    for (name, cells) in &rows {
-        table.measure(name, cells);
+
+    fn name(&self) -> Option<&'a str> {
+        match *self {
+            Self::Numbered(_, _, name) => Some(name),
+            Self::None => None,
+        }
+    }
+}
+
+fn by_layer(checkpoint: &Checkpoint) -> BTreeMap<Layer<'_>, Total> {
+    totals(checkpoint, |entry| Layer::of(entry.name()))
+}
+
+fn print_totals(checkpoint: &Checkpoint, out: &mut impl Write) -> Result<(), Failure> {
+    let dtypes = by_dtype(checkpoint);
+    let dtypes = dtypes.iter().map(|(tag, total)| (escaped(tag), total));
+    let all = Total {
+        tensors: checkpoint.entries().len(),
+        nbytes: checkpoint.tensor_bytes(),
+    };
+    let rows: Vec<_> = dtypes.chain([("total".into(), &all)]).collect();
+    print_table("dtype", &rows, out)?;
+    let layers = by_layer(checkpoint);
+    if layers.keys().all(|layer| layer.name().is_none()) {
+        return Ok(());
+    }
+    let name = |layer: &Layer<'_>| layer.name().map_or_else(|| "(none)".into(), escaped);
+    let rows: Vec<_> = (layers.iter().map(|(layer, total)| (name(layer), total))).collect();
+    writeln!(out)?;
+    print_table("layer", &rows, out)
+}
+
+fn print_table(
+    head: &'static str,
+    totals: &[(String, &Total)],
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    let cells = |total: &Total| {
+        [
+            total.tensors.to_string(),
+            total.nbytes.to_string(),
+            binary_bytes(total.nbytes),
+        ]
+    };
+    let mut table = Table::new(["tensors", "bytes", ""], [Side::Right; 3]).named(head);
+    for (name, total) in totals {
+        table.measure(name, &cells(total));
     }
     table.heading(out)?;
-    for (name, cells) in &rows {
-        table.row(out, name, cells)?;
+    for (name, total) in totals {
+        table.row(out, name, &cells(total))?;
     }
     Ok(())
 }
@@ -173,11 +230,12 @@ struct Json<'a>(&'a Checkpoint);
 impl Serialize for Json<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let checkpoint = self.0;
-        let mut object = serializer.serialize_struct("Checkpoint", 6)?;
+        let mut object = serializer.serialize_struct("Checkpoint", 7)?;
         object.serialize_field("path", &checkpoint.path().to_string_lossy())?;
         object.serialize_field("files", &Files(checkpoint))?;
         object.serialize_field("tensors", &Tensors(checkpoint))?;
         object.serialize_field("totals", &Totals(checkpoint))?;
+        object.serialize_field("layers", &Layers(checkpoint))?;
         object.serialize_field("total_bytes", &checkpoint.tensor_bytes())?;
         object.serialize_field("metadata", checkpoint.metadata())?;
         object.end()
@@ -244,22 +302,44 @@ struct Totals<'a>(&'a Checkpoint);
 
 impl Serialize for Totals<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let totals = totals(self.0);
+        let totals = by_dtype(self.0);
         let mut map = serializer.serialize_map(Some(totals.len()))?;
         for (tag, total) in totals {
-            map.serialize_entry(tag, &TotalJson(total))?;
+            map.serialize_entry(tag, &TotalJson { layer: None, total })?;
         }
         map.end()
     }
 }
 
-struct TotalJson(Total);
+struct Layers<'a>(&'a Checkpoint);
 
-impl Serialize for TotalJson {
+impl Serialize for Layers<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("Total", 2)?;
-        object.serialize_field("tensors", &self.0.tensors)?;
-        object.serialize_field("nbytes", &self.0.nbytes)?;
+        let layers = by_layer(self.0);
+        let mut list = serializer.serialize_seq(Some(layers.len()))?;
+        for (layer, total) in layers {
+            let layer = Some(layer.name());
+            list.serialize_element(&TotalJson { layer, total })?;
+        }
+        list.end()
+    }
+}
+
+struct TotalJson<'a> {
+    /// Of a layer: its name, `null` for tensors of none.
+    layer: Option<Option<&'a str>>,
+    total: Total,
+}
+
+impl Serialize for TotalJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = 2 + usize::from(self.layer.is_some());
+        let mut object = serializer.serialize_struct("Total", fields)?;
+        if let Some(name) = self.layer {
+            object.serialize_field("layer", &name)?;
+        }
+        object.serialize_field("tensors", &self.total.tensors)?;
+        object.serialize_field("nbytes", &self.total.nbytes)?;
         object.end()
     }
 }
