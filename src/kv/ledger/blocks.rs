@@ -286,6 +286,21 @@ impl Blocks {
         count
     }
 
+    /// A free block whose memory is there, for one user.
+    #[inline]
+    pub(super) fn take_a_free_one(&mut self) -> Option<u32> {
+        if self.free.len == 0 {
+            return None;
+        }
+        let block = self.free.first;
+        let record = &mut self.records[block as usize];
+        self.free.first = std::mem::replace(&mut record.newer, NONE);
+        record.uses = 1;
+        self.free.len -= 1;
+        self.shadow.lend(block);
+        Some(block)
+    }
+
     /// The first use of a block that is nobody's.
     pub(super) fn lend_to_one(&mut self, block: u32) {
         self.record_mut(block).uses = 1;

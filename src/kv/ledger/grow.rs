@@ -19,6 +19,7 @@ impl Ledger {
     /// Makes room for `new` tokens behind the committed ones, in a table of at least
     /// `blocks` blocks, and notes them; all or nothing. A last block that is partly filled
     /// and somebody else's too is exchanged for a copy.
+    #[inline]
     pub(in crate::kv) fn grow(
         &mut self,
         slot: u32,
@@ -27,8 +28,39 @@ impl Ledger {
         rows: &TableRows,
         grown: &mut Grown,
     ) -> Result<(), KvError> {
+        if self.grow_by_a_free_block(slot, new, blocks, rows) {
+            return Ok(());
+        }
         let copies = self.room(slot, blocks, rows)?;
         self.grow_into(slot, new, blocks, copies, rows, grown)
+    }
+
+    /// Where the tokens begin a block and end in it, and one is free whose memory is there:
+    /// takes it, with nothing to look at but that. Else `false`, and nothing is changed.
+    #[inline]
+    fn grow_by_a_free_block(
+        &mut self,
+        slot: u32,
+        new: &[u32],
+        blocks: u32,
+        rows: &TableRows,
+    ) -> bool {
+        let at = &mut self.slots[slot as usize];
+        let held = at.held as usize;
+        if blocks as usize != held + 1
+            || at.tokens != held * self.blocks.block_tokens.count()
+            || mutant::is(Mutant::KvRegistersEarly)
+        {
+            return false;
+        }
+        let Some(block) = self.blocks.take_a_free_one() else {
+            return false;
+        };
+        at.held = blocks;
+        rows.set(slot, held, block);
+        self.blocks.tokens_mut(block)[..new.len()].copy_from_slice(new);
+        self.counters.taken_blocks += 1;
+        true
     }
 
     /// Is its last block to be exchanged for a copy, if the slot's table is to have `blocks`
@@ -56,7 +88,6 @@ impl Ledger {
     }
 
     /// Uses the [room](Self::room) that was found under the same lock.
-    #[inline]
     pub(in crate::kv) fn grow_into(
         &mut self,
         slot: u32,

@@ -232,6 +232,7 @@ impl Ledger {
 
     /// Gives back the blocks behind the first `keep` of the slot's table, last first. They
     /// are its own.
+    #[inline]
     pub(super) fn give_back_tail(&mut self, slot: u32, keep: u32, rows: &TableRows) {
         let Slot { held, shared, .. } = self.slots[slot as usize];
         debug_assert!(keep >= shared, "only blocks of its own");
