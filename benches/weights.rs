@@ -4,8 +4,8 @@
 //! all of it, and drop what they made. Read the ratios within one run.
 //!
 //! ```text
-//!   weights/header/…   names like a model's, dtypes and shapes as they come:
-//!                      10,000 tensors (a large mixture of experts) and 500,000
+//!   weights/header/…   names like a model's, in order or in none: 10,000 tensors (a large
+//!                      mixture of experts) and 500,000, as many as the default limits take
 //!   weights/large/…    98 MB of header from the disk: 1.7 million empty tensors, names
 //!                      in no order; refused by the default limits, read with the format's
 //! ```
@@ -29,8 +29,9 @@ fn file(json: &str, data_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// A mixture of experts: layers of matrices and norms, in the order of the names.
-fn model(tensors: usize) -> Vec<u8> {
+/// A mixture of experts: layers of matrices and norms. With a step of 1 the names are in
+/// order; with another one, which shares no divisor with `tensors`, in none.
+fn model(tensors: usize, step: usize) -> Vec<u8> {
     const PARTS: [(&str, &str, [usize; 2]); 4] = [
         ("down_proj.weight", "BF16", [2, 8]),
         ("gate_proj.weight", "BF16", [8, 2]),
@@ -39,7 +40,8 @@ fn model(tensors: usize) -> Vec<u8> {
     ];
     let mut json = String::from(r#"{"__metadata__":{"format":"pt"}"#);
     let mut begin = 0;
-    for number in 0..tensors {
+    for place in 0..tensors {
+        let number = place * step % tensors;
         let (part, dtype, shape) = PARTS[number % 4];
         let (layer, expert) = (number / 4 / 64, number / 4 % 64);
         let bytes = shape[0] * shape[1] * if dtype == "F32" { 4 } else { 2 };
@@ -57,8 +59,13 @@ fn model(tensors: usize) -> Vec<u8> {
 
 fn headers(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("weights/header");
-    for tensors in [10_000, 500_000] {
-        let file = model(tensors);
+    let cases = [
+        (10_000, 1, "in order"),
+        (10_000, 7919, "in no order"),
+        (500_000, 7919, "in no order"),
+    ];
+    for (tensors, step, order) in cases {
+        let file = model(tensors, step);
         let limits = HeaderLimits::of_format();
         let ours = Header::from_bytes(&file, &limits).unwrap();
         let (_, theirs) = SafeTensors::read_metadata(&file).unwrap();
@@ -69,12 +76,18 @@ fn headers(criterion: &mut Criterion) {
         if tensors > 100_000 {
             group.sample_size(10);
         }
-        group.bench_function(BenchmarkId::new("tenslab", tensors), |b| {
-            b.iter(|| Header::from_bytes(black_box(&file), &limits).unwrap());
-        });
-        group.bench_function(BenchmarkId::new("safetensors", tensors), |b| {
-            b.iter(|| SafeTensors::read_metadata(black_box(&file)).unwrap());
-        });
+        group.bench_function(
+            BenchmarkId::new(format!("tenslab, {order}"), tensors),
+            |b| {
+                b.iter(|| Header::from_bytes(black_box(&file), &limits).unwrap());
+            },
+        );
+        group.bench_function(
+            BenchmarkId::new(format!("safetensors, {order}"), tensors),
+            |b| {
+                b.iter(|| SafeTensors::read_metadata(black_box(&file)).unwrap());
+            },
+        );
     }
     group.finish();
 }

@@ -334,6 +334,25 @@ fn an_explicit_list_opens_in_its_order_and_refuses_duplicates() {
 }
 
 #[test]
+fn files_together_have_no_more_tensors_than_the_limit() {
+    let place = directory(&TWO, &[]);
+    let files = ["1.safetensors", "2.safetensors"].map(|name| place.path().join(name));
+    let open = |max_tensors| {
+        let limits = HeaderLimits {
+            max_tensors,
+            ..HeaderLimits::default()
+        };
+        Checkpoint::open_files(&files, &limits)
+    };
+    assert_eq!(open(2).unwrap().entries().len(), 2);
+    let Err(WeightsError::Set { path, fault }) = open(1) else {
+        panic!("another error");
+    };
+    assert_eq!(path, files[0]);
+    assert_eq!(*fault, SetFault::TooManyTensors { max_tensors: 1 });
+}
+
+#[test]
 fn a_fault_in_a_shard_names_the_shard() {
     let cut = directory(&TWO, &[("a", "1.safetensors"), ("b", "2.safetensors")]);
     let shard = cut.path().join("2.safetensors");
