@@ -149,26 +149,31 @@ fn a_header_that_readers_would_not_take_is_refused_with_the_numbers() {
     assert!(files(place.path()).is_empty());
     save(limits(120, 2)).unwrap();
 
-    // The format's own limit, from a name as long as it.
-    let name = "x".repeat(100_000_000);
-    let error = save_with(
-        &path,
-        &[SaveEntry::tensor(&name, &x)],
-        &SaveOptions::default(),
-        &mut go_on,
-    );
-    let Err(WeightsError::HeaderTooLong {
-        header_bytes,
-        max_bytes: 100_000_000,
-        ..
-    }) = error
-    else {
-        panic!("{error:?}");
-    };
-    assert!(
-        (100_000_001..100_000_200).contains(&header_bytes),
-        "{header_bytes}"
-    );
+    // What our own reader takes if it is not told otherwise, and the format's own limit: names
+    // as long as they.
+    for limits in [HeaderLimits::default(), HeaderLimits::of_format()] {
+        let most = limits.max_header_bytes;
+        let name = "x".repeat(usize::try_from(most).unwrap());
+        let options = SaveOptions {
+            limits,
+            ..SaveOptions::default()
+        };
+        let entries = [SaveEntry::tensor(&name, &x)];
+        let error = save_with(&path, &entries, &options, &mut go_on);
+        let Err(WeightsError::HeaderTooLong {
+            header_bytes,
+            max_bytes,
+            ..
+        }) = error
+        else {
+            panic!("{error:?}");
+        };
+        assert_eq!(max_bytes, most);
+        assert!(
+            (most + 1..most + 200).contains(&header_bytes),
+            "{header_bytes}"
+        );
+    }
     assert_eq!(Checkpoint::open(&path).unwrap().entries().len(), 2);
 }
 

@@ -98,7 +98,8 @@ pub struct SaveOptions {
 }
 
 impl Default for SaveOptions {
-    /// No metadata, synced, the limits of the format's readers.
+    /// No metadata, synced, the limits of this crate's reader, which are narrower than the
+    /// format's: [`HeaderLimits::of_format`].
     fn default() -> Self {
         Self {
             metadata: BTreeMap::new(),
