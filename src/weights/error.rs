@@ -2,10 +2,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::quoted::{Quoted, Shown, few};
-use super::{FormatFault, SetFault};
+use super::{FormatFault, SetFault, Sha256Digest, ShardFault};
 use crate::memory::{AllocError, BorrowError};
 use crate::tensor::TensorError;
-use crate::types::DType;
+use crate::types::{DType, Shape};
 
 /// A checkpoint that could not be opened, loaded or written.
 ///
@@ -153,6 +153,84 @@ pub enum WeightsError {
         /// The tensor.
         name: String,
     },
+    /// A pattern of names that no tensor has: a choice, or a rule for parts.
+    #[error(
+        "no name among the {tensors} of {} matches {}{}; correct it, or allow patterns without a match",
+        Shown(path),
+        Quoted(pattern),
+        similar(close)
+    )]
+    NothingMatches {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The pattern.
+        pattern: String,
+        /// How many tensors there are.
+        tensors: usize,
+        /// Names that resemble it, the closest first.
+        close: Vec<String>,
+    },
+    /// A tensor of which there is no such part.
+    #[error(
+        "{}: tensor {} of shape {shape} has no such part: {fault}",
+        Shown(path),
+        Quoted(name)
+    )]
+    Shard {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        shape: Box<Shape>,
+        /// Why not.
+        #[source]
+        fault: ShardFault,
+    },
+    /// Values that are no finite numbers, where they were not to be.
+    #[error(
+        "{}: {count} values of tensor {} are NaN or infinite, element {first} is the first{}",
+        Shown(path),
+        Quoted(name),
+        others_too(*tensors)
+    )]
+    NonFinite {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The first tensor with such values.
+        name: String,
+        /// How many it has, after the cast.
+        count: u64,
+        /// The first of them, in row-major order.
+        first: usize,
+        /// How many tensors have such values.
+        tensors: usize,
+    },
+    /// A file has another digest than it should.
+    #[error(
+        "{}: its SHA-256 is {found}, and {expected} was expected: it is damaged, or another version",
+        Shown(path)
+    )]
+    Digest {
+        /// The file.
+        path: PathBuf,
+        /// What was expected.
+        expected: Box<Sha256Digest>,
+        /// What it is.
+        found: Box<Sha256Digest>,
+    },
+    /// A digest was given for a file that is none of the checkpoint's.
+    #[error(
+        "a digest is given for {}, which is none of the files of {}",
+        Quoted(name),
+        Shown(path)
+    )]
+    NoSuchFile {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
     /// A name that another tensor or alias has.
     #[error("a tensor of {} has the name {} already", Shown(path), Quoted(name))]
     NameTaken {
@@ -279,6 +357,13 @@ fn found(others: &[String]) -> String {
 
 fn room(room_bytes: Option<u64>) -> String {
     room_bytes.map_or_else(String::new, |bytes| format!(", there is room for {bytes}"))
+}
+
+fn others_too(tensors: usize) -> String {
+    match tensors {
+        0 | 1 => String::new(),
+        _ => format!("; {tensors} tensors have some"),
+    }
 }
 
 fn similar(close: &[String]) -> String {

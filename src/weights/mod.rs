@@ -11,7 +11,8 @@
 //!   themselves. [`Header`] is where that is checked: nothing in a file is believed.
 //! - [`Weights::load`] reads the data, once, to where it stays: one allocation of any
 //!   [`SharedAllocator`](crate::memory::SharedAllocator), read in parallel, cast on
-//!   the way if asked.
+//!   the way if asked; all of it, what a [`Choice`] names, or one rank's [`Shard`] of each.
+//! - [`LazyWeights`] reads each tensor when it is first asked for.
 //! - [`save`] and [`save_with`] write a file, all or nothing.
 //!
 //! A bad tensor spoils itself: one of a dtype that this crate does not have is listed
@@ -24,7 +25,6 @@
 #[cfg(target_endian = "big")]
 compile_error!("weights are little-endian and are not swapped: tenslab needs such a machine");
 
-mod convert;
 mod dtype;
 mod error;
 mod fault;
@@ -35,7 +35,6 @@ mod loaded;
 mod quoted;
 mod set;
 mod similar;
-mod slab;
 mod source;
 mod sub;
 mod write;
@@ -45,7 +44,10 @@ pub use self::error::WeightsError;
 pub use self::fault::FormatFault;
 pub use self::foreign::ForeignFormat;
 pub use self::header::{Header, HeaderLimits, TensorInfo, TensorInfos};
-pub use self::load::{LoadOptions, LoadProgress, LoadReport};
+pub use self::load::{
+    Choice, FileDigest, LazyReport, LazyWeights, LoadOptions, LoadProgress, LoadReport, NoDigest,
+    NonFinite, NonFiniteTensor, Sha256Digest, Shard, ShardFault, ShardRule,
+};
 pub use self::loaded::{Backing, Weights};
 pub use self::set::{
     Checkpoint, CheckpointFile, SetFault, TensorAt, TensorTwice, WeightEntries, WeightEntry,

@@ -5,12 +5,13 @@
 //! bytes in one call, so every read loops until it has all or the file ends.
 //!
 //! A file is remembered by [`Identity`]: which file it was, how long, when last
-//! changed. A loader compares it before the first and after the last read. That
-//! finds a file that is replaced, cut, or written to, as far as the clock of
-//! the file system tells two moments apart; it is no checksum.
+//! written to, and on Unix when last changed in any way, which nobody can set back. A
+//! loader compares it before the first and after the last read. That finds a file that is
+//! replaced, cut, or written to, as far as the clock of the file system tells two moments
+//! apart; it is no checksum.
 
 use std::fs::{File, Metadata};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSliceMut};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -25,21 +26,27 @@ pub(super) struct Identity {
     modified: Option<SystemTime>,
     /// Device and inode, where there are such things.
     number: Option<(u64, u64)>,
+    /// When content, name, mode or owner changed last: seconds and nanoseconds.
+    changed: Option<(i64, i64)>,
 }
 
 impl Identity {
     fn of(metadata: &Metadata) -> Self {
         #[cfg(unix)]
-        let number = {
+        let (number, changed) = {
             use std::os::unix::fs::MetadataExt;
-            Some((metadata.dev(), metadata.ino()))
+            (
+                Some((metadata.dev(), metadata.ino())),
+                Some((metadata.ctime(), metadata.ctime_nsec())),
+            )
         };
         #[cfg(not(unix))]
-        let number = None;
+        let (number, changed) = (None, None);
         Self {
             file_bytes: metadata.len(),
             modified: metadata.modified().ok(),
             number,
+            changed,
         }
     }
 
@@ -62,11 +69,20 @@ impl Identity {
         if self.number != now.number {
             return Some("another file has its name".into());
         }
-        (self.modified != now.modified).then(|| {
-            format!(
+        if self.modified != now.modified {
+            return Some(format!(
                 "it was modified at {} and at {} seconds",
                 seconds(self.modified),
                 seconds(now.modified)
+            ));
+        }
+        let (Some(then), Some(now)) = (self.changed, now.changed) else {
+            return None;
+        };
+        (then != now).then(|| {
+            format!(
+                "it, its name or its mode was changed at {}.{:09} and at {}.{:09} seconds",
+                then.0, then.1, now.0, now.1
             )
         })
     }
@@ -138,24 +154,56 @@ impl Source {
     }
 
     /// Fills `bytes` from the file's byte `offset` on. `what` is for the error: a tensor,
-    /// or empty for the header.
+    /// or empty for the header. Returns how many calls that took.
     pub(super) fn read_exact_at(
         &self,
         bytes: &mut [u8],
         offset: u64,
         what: &str,
-    ) -> Result<(), WeightsError> {
-        let mut done = 0;
-        while done < bytes.len() {
+    ) -> Result<u64, WeightsError> {
+        let all = bytes.len();
+        self.until_all(all, offset, what, |done, at| {
+            self.read_at(&mut bytes[done..], at)
+        })
+    }
+
+    /// Fills these slices, one after the other, as [`read_exact_at`](Self::read_exact_at) does.
+    pub(super) fn read_exact_vectored_at(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        offset: u64,
+        what: &str,
+    ) -> Result<u64, WeightsError> {
+        let all = slices.iter().map(|slice| slice.len()).sum();
+        let (mut left, mut before) = (slices, 0);
+        self.until_all(all, offset, what, |done, at| {
+            IoSliceMut::advance_slices(&mut left, done - before);
+            before = done;
+            self.read_vectored_at(left, at)
+        })
+    }
+
+    /// Has `read` read until there are `all` bytes, and counts the calls. It is told how many
+    /// there are, and where in the file the next one is.
+    fn until_all(
+        &self,
+        all: usize,
+        offset: u64,
+        what: &str,
+        mut read: impl FnMut(usize, u64) -> io::Result<usize>,
+    ) -> Result<u64, WeightsError> {
+        let (mut done, mut calls) = (0, 0);
+        while done < all {
             let at = offset.saturating_add(done as u64);
-            match self.read_at(&mut bytes[done..], at) {
+            calls += 1;
+            match read(done, at) {
                 Ok(0) => {
                     return Err(WeightsError::ShortRead {
                         path: self.path.clone(),
                         tensor: what.into(),
                         at,
                         begin: offset,
-                        end: offset.saturating_add(bytes.len() as u64),
+                        end: offset.saturating_add(all as u64),
                     });
                 }
                 Ok(read) => done += read,
@@ -163,7 +211,19 @@ impl Source {
                 Err(error) => return Err(WeightsError::io(&self.path, "read", error)),
             }
         }
-        Ok(())
+        Ok(calls)
+    }
+
+    /// Drops these bytes from the page cache, where there is such advice. What is wanted is no
+    /// more than less memory, so who cannot follow it is not heard.
+    pub(super) fn drop_cached(&self, offset: u64, bytes: u64) {
+        #[cfg(all(target_os = "linux", not(tenslab_portable)))]
+        if let Some(bytes) = std::num::NonZeroU64::new(bytes) {
+            let advice = rustix::fs::Advice::DontNeed;
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(bytes), advice);
+        }
+        #[cfg(not(all(target_os = "linux", not(tenslab_portable))))]
+        let _ = (offset, bytes);
     }
 
     #[cfg(all(unix, not(tenslab_portable)))]
@@ -177,6 +237,20 @@ impl Source {
         let _alone = self.cursor.lock();
         (&self.file).seek(SeekFrom::Start(offset))?;
         (&self.file).read(bytes)
+    }
+
+    #[cfg(all(target_os = "linux", not(tenslab_portable)))]
+    fn read_vectored_at(&self, slices: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::preadv(&self.file, slices, offset)?)
+    }
+
+    /// The first of them: the rest is read by the next calls.
+    #[cfg(not(all(target_os = "linux", not(tenslab_portable))))]
+    fn read_vectored_at(&self, slices: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        match slices.iter_mut().find(|slice| !slice.is_empty()) {
+            Some(slice) => self.read_at(slice, offset),
+            None => Ok(0),
+        }
     }
 
     /// Reads and checks the header.
@@ -213,13 +287,22 @@ impl Source {
     pub(super) fn buffer(&self, bytes: usize, what: &'static str) -> Result<Vec<u8>, WeightsError> {
         let mut text = Vec::new();
         text.try_reserve_exact(bytes)
-            .map_err(|_| WeightsError::Memory {
-                path: self.path.clone(),
-                bytes: bytes as u64,
-                what,
-                source: AllocError::OutOfMemory { bytes },
-            })?;
+            .map_err(|_| self.no_memory(bytes, what, AllocError::OutOfMemory { bytes }))?;
         text.resize(bytes, 0);
         Ok(text)
+    }
+
+    pub(super) fn no_memory(
+        &self,
+        bytes: usize,
+        what: &'static str,
+        source: AllocError,
+    ) -> WeightsError {
+        WeightsError::Memory {
+            path: self.path.clone(),
+            bytes: bytes as u64,
+            what,
+            source,
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::{SaveEntry, SaveOptions};
 use crate::memory::Shared;
 use crate::tensor::{ReadGuard, Tensor};
 use crate::weights::header::LENGTH_BYTES;
-use crate::weights::slab::TENSOR_ALIGN;
+use crate::weights::load::TENSOR_ALIGN;
 use crate::weights::{Header, WeightDType, WeightsError};
 
 /// Offsets in a file are signed, and a header has to go before the data.

@@ -17,7 +17,7 @@ use super::list::{Bytes, Plan};
 use crate::memory::{self, Storage};
 use crate::tensor::{Tensor, TensorError, ops};
 use crate::weights::WeightsError;
-use crate::weights::slab::TENSOR_ALIGN;
+use crate::weights::load::TENSOR_ALIGN;
 
 /// Bytes that are written between two looks at the progress.
 const PIECE_BYTES: usize = 4 << 20;
