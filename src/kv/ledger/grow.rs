@@ -28,17 +28,15 @@ impl Ledger {
         rows: &TableRows,
         grown: &mut Grown,
     ) -> Result<(), KvError> {
-        if self.grow_by_a_free_block(slot, new, blocks, rows) {
-            return Ok(());
-        }
         let copies = self.room(slot, blocks, rows)?;
         self.grow_into(slot, new, blocks, copies, rows, grown)
     }
 
-    /// Where the tokens begin a block and end in it, and one is free whose memory is there:
-    /// takes it, with nothing to look at but that. Else `false`, and nothing is changed.
+    /// What [`grow`](Self::grow) does where the tokens begin a block and end in it, and one is
+    /// free whose memory is there: takes it, with nothing to look at but that. Else `false`, and
+    /// nothing is changed.
     #[inline]
-    fn grow_by_a_free_block(
+    pub(in crate::kv) fn grow_by_a_free_block(
         &mut self,
         slot: u32,
         new: &[u32],
@@ -47,10 +45,7 @@ impl Ledger {
     ) -> bool {
         let at = &mut self.slots[slot as usize];
         let held = at.held as usize;
-        if blocks as usize != held + 1
-            || at.tokens != held * self.blocks.block_tokens.count()
-            || mutant::is(Mutant::KvRegistersEarly)
-        {
+        if blocks as usize != held + 1 || at.tokens != held * self.blocks.block_tokens.count() {
             return false;
         }
         let Some(block) = self.blocks.take_a_free_one() else {
@@ -58,7 +53,12 @@ impl Ledger {
         };
         at.held = blocks;
         rows.set(slot, held, block);
-        self.blocks.tokens_mut(block)[..new.len()].copy_from_slice(new);
+        let place = self.blocks.tokens_mut(block);
+        match new {
+            // A decoded token. Spares a call.
+            &[one] => place[0] = one,
+            _ => place[..new.len()].copy_from_slice(new),
+        }
         self.counters.taken_blocks += 1;
         true
     }
@@ -88,6 +88,7 @@ impl Ledger {
     }
 
     /// Uses the [room](Self::room) that was found under the same lock.
+    #[inline]
     pub(in crate::kv) fn grow_into(
         &mut self,
         slot: u32,
