@@ -50,7 +50,8 @@ pub use self::load::{
 };
 pub use self::loaded::{Backing, Weights};
 pub use self::set::{
-    Checkpoint, CheckpointFile, SetFault, TensorAt, TensorTwice, WeightEntries, WeightEntry,
+    Checkpoint, CheckpointFile, SetFault, ShardIndex, TensorAt, TensorTwice, WeightEntries,
+    WeightEntry,
 };
 pub use self::sub::SubWeights;
 pub use self::write::{SaveEntry, SaveOptions, SaveProgress, SaveReport, save, save_with};

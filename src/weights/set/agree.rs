@@ -2,7 +2,7 @@
 
 use super::Checkpoint;
 use super::fault::{SetFault, TensorAt, TensorTwice, named};
-use super::index::Index;
+use super::index::ShardIndex;
 
 impl Checkpoint {
     /// Is every tensor in one file only?
@@ -21,19 +21,19 @@ impl Checkpoint {
     }
 
     /// Does every tensor lie where the index says, and does it say so for every one?
-    pub(super) fn agree_with(&self, index: &Index) -> Result<(), SetFault> {
+    pub(super) fn agree_with(&self, index: &ShardIndex) -> Result<(), SetFault> {
         let at = |tensor: &str, file: usize| TensorAt {
             tensor: tensor.into(),
             file: self.files[file].path.clone(),
         };
         let is_there =
             |name: &str, file| self.entry(name).is_some_and(|entry| entry.file() == file);
-        let lost = (index.shard_of.iter()).filter(|&(name, &file)| !is_there(name, file));
+        let lost = (index.positions.iter()).filter(|&(name, &file)| !is_there(name, file));
         if let Some((tensors, count)) = named(lost, |(name, &file)| at(name, file)) {
             return Err(SetFault::NotInFile { tensors, count });
         }
         let extra = self.named_entries();
-        let extra = extra.filter(|entry| !index.shard_of.contains_key(entry.name()));
+        let extra = extra.filter(|entry| !index.positions.contains_key(entry.name()));
         match named(extra, |entry| at(entry.name(), entry.file())) {
             None => Ok(()),
             Some((tensors, count)) => Err(SetFault::NotInIndex { tensors, count }),

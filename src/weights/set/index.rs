@@ -1,4 +1,4 @@
-//! [`Index`]: the list of files that a sharded checkpoint is made of.
+//! [`ShardIndex`]: the list of files that a sharded checkpoint is made of.
 //!
 //! ```text
 //!  model.safetensors.index.json
@@ -13,6 +13,10 @@
 //! ways; a shard that is missing or a tensor that is in two of them is an error
 //! and not a tensor less. `metadata` is passed over: its `total_size` is often wrong in
 //! files that are otherwise fine.
+//!
+//! `tests/weights_index.rs` has the refusals, `tests/weights_mutations` random ones, and
+//! `fuzz/fuzz_targets/index.rs` compares this reader with one that is made of `serde_json`
+//! alone.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -27,18 +31,41 @@ use crate::weights::header::Skip;
 use crate::weights::quoted::{Quoted, reason};
 use crate::weights::{HeaderLimits, WeightsError};
 
-/// Which tensor is in which shard.
-#[derive(Debug)]
-pub(super) struct Index {
-    /// The shards, sorted, relative to the directory of the index.
+/// Which tensor of a checkpoint is in which of its files, as an index says.
+///
+/// [`Checkpoint::open`](super::Checkpoint::open) reads one where it finds it. By itself it says
+/// which files to fetch before there is anything to open.
+///
+/// ```
+/// use std::path::Path;
+/// use tenslab::weights::{HeaderLimits, SetFault, ShardIndex};
+///
+/// let limits = HeaderLimits::default();
+/// let text = br#"{"weight_map":{"b":"2.safetensors","a":"1.safetensors"}}"#;
+/// let index = ShardIndex::from_bytes(text, &limits)?;
+/// assert_eq!(index.shards(), [Path::new("1.safetensors"), Path::new("2.safetensors")]);
+/// assert_eq!(index.shard_of("b"), Some(Path::new("2.safetensors")));
+///
+/// let text = br#"{"weight_map":{"a":"../1.safetensors"}}"#;     // leads elsewhere
+/// let fault = ShardIndex::from_bytes(text, &limits).unwrap_err();
+/// assert!(matches!(fault, SetFault::Outside { .. }));
+/// # Ok::<(), SetFault>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardIndex {
+    /// Sorted, relative to the directory of the index.
     pub(super) shards: Vec<PathBuf>,
     /// Tensor name to position in `shards`.
-    pub(super) shard_of: BTreeMap<String, usize>,
+    pub(super) positions: BTreeMap<String, usize>,
 }
 
-impl Index {
+impl ShardIndex {
     /// Reads the text of an index. The shards are not touched.
-    pub(super) fn from_bytes(text: &[u8], limits: &HeaderLimits) -> Result<Self, SetFault> {
+    ///
+    /// # Errors
+    /// [`SetFault::BadIndex`], [`SetFault::TooManyTensors`] and [`SetFault::Outside`]. How long
+    /// the text may be is the caller's matter.
+    pub fn from_bytes(text: &[u8], limits: &HeaderLimits) -> Result<Self, SetFault> {
         let bad = |reason| SetFault::BadIndex { reason };
         let text = std::str::from_utf8(text)
             .map_err(|error| bad(format!("not UTF-8 from byte {} on", error.valid_up_to())))?;
@@ -66,22 +93,40 @@ impl Index {
         if let Some((tensors, count)) = outside {
             return Err(SetFault::Outside { tensors, count });
         }
-        let mut positions = BTreeMap::new();
-        positions.extend(map.values().filter_map(|shard| Some((plain(shard)?, 0))));
-        for (position, slot) in positions.values_mut().enumerate() {
-            *slot = position;
+        let mut place_of = BTreeMap::new();
+        place_of.extend(map.values().filter_map(|shard| Some((plain(shard)?, 0))));
+        for (place, slot) in place_of.values_mut().enumerate() {
+            *slot = place;
         }
-        let shard_of = map
+        let positions = map
             .into_iter()
             .filter_map(|(tensor, shard)| {
                 let inside = plain(&shard)?;
-                Some((tensor, *positions.get(&inside)?))
+                Some((tensor, *place_of.get(&inside)?))
             })
             .collect();
         Ok(Self {
-            shards: positions.into_keys().collect(),
-            shard_of,
+            shards: place_of.into_keys().collect(),
+            positions,
         })
+    }
+
+    /// The files, each once and sorted. Plain paths below the directory of the index.
+    #[must_use]
+    pub fn shards(&self) -> &[PathBuf] {
+        &self.shards
+    }
+
+    /// The file that has this tensor, if the index lists it.
+    #[must_use]
+    pub fn shard_of(&self, tensor: &str) -> Option<&Path> {
+        let position = *self.positions.get(tensor)?;
+        self.shards.get(position).map(PathBuf::as_path)
+    }
+
+    /// The names of all tensors, sorted.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.positions.keys().map(String::as_str)
     }
 
     /// Are all shards there? Names all that are not.

@@ -31,6 +31,7 @@ use super::{HeaderLimits, WeightsError};
 
 pub use self::entry::{CheckpointFile, WeightEntries, WeightEntry};
 pub use self::fault::{SetFault, TensorAt, TensorTwice};
+pub use self::index::ShardIndex;
 
 /// The opened headers of a checkpoint.
 ///

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::index::Index;
+use super::index::ShardIndex;
 use super::{Checkpoint, CheckpointFile, SetFault, WeightEntry};
 use crate::weights::source::Source;
 use crate::weights::{HeaderLimits, WeightsError};
@@ -51,7 +51,7 @@ impl Checkpoint {
     fn open_index(path: &Path, limits: &HeaderLimits) -> Result<Self, WeightsError> {
         let wrong = |fault| WeightsError::set(path, fault);
         let text = Source::open(path)?.read_all(limits.max_header_bytes)?;
-        let index = Index::from_bytes(&text, limits).map_err(wrong)?;
+        let index = ShardIndex::from_bytes(&text, limits).map_err(wrong)?;
         drop(text);
         let directory = path.parent().unwrap_or(Path::new(""));
         index.require_shards(path, directory)?;
