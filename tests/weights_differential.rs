@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use checkpoint_files::{entry, file};
-use reference::{Answer, compare_header};
+use reference::{Answer, header};
 
 const TAGS: [&str; 8] = [
     "F32", "BF16", "U8", "F64", "F4", "F6_E2M3", "BOOL", "F8_E8M0",
@@ -219,7 +219,7 @@ fn change_bytes(bytes: &mut Vec<u8>, change: ByteChange, follow: bool) {
 }
 
 fn compare(bytes: &[u8]) -> Result<Answer, TestCaseError> {
-    compare_header(bytes).map_err(TestCaseError::fail)
+    header::compare(bytes).map_err(TestCaseError::fail)
 }
 
 fn text(items: &[Item]) -> String {

@@ -5,11 +5,25 @@
 
 #![no_main]
 
+#[path = "../../tests/heap_peak/mod.rs"]
+mod heap_peak;
 #[path = "../../tests/reference/mod.rs"]
 mod reference;
 
+use tenslab::weights::{Header, HeaderLimits};
+
 libfuzzer_sys::fuzz_target!(|file: &[u8]| {
-    if let Err(difference) = reference::compare_repaired(file) {
+    let (limits, most) = (
+        HeaderLimits::default(),
+        reference::header::most_heap(file.len()),
+    );
+    let (held, _) = heap_peak::of(|| Header::from_bytes(file, &limits));
+    assert!(
+        held <= most,
+        "{held} bytes of heap for {} of input",
+        file.len()
+    );
+    if let Err(difference) = reference::header::compare_repaired(file) {
         panic!("{difference}");
     }
 });

@@ -2,11 +2,25 @@
 
 #![no_main]
 
+#[path = "../../tests/heap_peak/mod.rs"]
+mod heap_peak;
 #[path = "../../tests/reference/mod.rs"]
 mod reference;
 
+use tenslab::weights::{HeaderLimits, ShardIndex};
+
 libfuzzer_sys::fuzz_target!(|text: &[u8]| {
-    if let Err(difference) = reference::compare_index(text) {
+    let (limits, most) = (
+        HeaderLimits::default(),
+        reference::index::most_heap(text.len()),
+    );
+    let (held, _) = heap_peak::of(|| ShardIndex::from_bytes(text, &limits));
+    assert!(
+        held <= most,
+        "{held} bytes of heap for {} of input",
+        text.len()
+    );
+    if let Err(difference) = reference::index::compare(text) {
         panic!("{difference}");
     }
 });

@@ -13,8 +13,13 @@ use super::{Answer, check_message, require};
 /// The longest message: eight names and eight paths of 4,096 letters.
 const LONGEST_MESSAGE: usize = 200_000;
 
+/// The most heap that an index of so many bytes may take: each tensor in a file of its own.
+pub(crate) fn most_heap(text_bytes: usize) -> usize {
+    32 * text_bytes + 4096
+}
+
 /// Reads the text of an index twice. There are no exceptions.
-pub(crate) fn compare_index(text: &[u8]) -> Result<Answer, String> {
+pub(crate) fn compare(text: &[u8]) -> Result<Answer, String> {
     let limits = HeaderLimits::default();
     let (ours, theirs) = (ShardIndex::from_bytes(text, &limits), read(text));
     match (ours, theirs) {

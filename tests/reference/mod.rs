@@ -6,11 +6,8 @@
 
 #![allow(dead_code, reason = "no user needs both readers")]
 
-mod header;
-mod index;
-
-pub(crate) use header::{compare_header, compare_repaired};
-pub(crate) use index::compare_index;
+pub(crate) mod header;
+pub(crate) mod index;
 
 /// What two readers said of one input. They agree, or may differ as they do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,7 +18,7 @@ pub(crate) enum Answer {
     Refused,
     /// We accept it and the reference does not: a dtype that the format does not define.
     OnlyOurs,
-    /// The reference accepts it and we do not: see [`compare_header`].
+    /// The reference accepts it and we do not: see [`header::compare`].
     OnlyTheirs,
 }
 
