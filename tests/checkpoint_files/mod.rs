@@ -43,9 +43,32 @@ pub(crate) fn packed(tensors: &[(&str, &str, &[u64], u64)]) -> (String, usize) {
     (object(&entries), usize::try_from(begin).unwrap())
 }
 
-/// Writes a file into `directory`.
+/// Writes a file into `directory`. Where `TENSLAB_SEEDS` names the folder of the fuzzers'
+/// seeds, what is short enough goes there too.
 pub(crate) fn write(directory: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    if let Some(seeds) = std::env::var_os("TENSLAB_SEEDS") {
+        write_seed(Path::new(&seeds), name, bytes);
+    }
     let path = directory.join(name);
     std::fs::write(&path, bytes).unwrap();
     path
+}
+
+/// Writes the seed of one of the fuzzers, under a name that its bytes determine.
+fn write_seed(seeds: &Path, name: &str, bytes: &[u8]) {
+    const LONGEST: usize = 1024;
+    let folder = if name.ends_with(".index.json") {
+        "index"
+    } else if name.ends_with(".safetensors") {
+        "header"
+    } else {
+        return;
+    };
+    if bytes.len() <= LONGEST {
+        // FNV-1a.
+        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        std::fs::write(seeds.join(folder).join(format!("{hash:016x}")), bytes).unwrap();
+    }
 }

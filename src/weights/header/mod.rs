@@ -22,8 +22,9 @@
 //! [`TensorInfo`] is a view of that.
 //!
 //! `tests/weights_bad_input` has a case for every rule, `tests/weights_large_header.rs`
-//! measures the memory, and `tests/weights_differential.rs` compares us with the
-//! `safetensors` crate on mutated headers: what we accept it accepts too, with equal
+//! measures the memory, and `tests/weights_mutations` says what must be answered to each way
+//! of breaking a header. `tests/weights_differential.rs` and `fuzz/fuzz_targets/header.rs`
+//! compare us with the `safetensors` crate: what we accept it accepts too, with equal
 //! contents.
 
 mod catalog;
