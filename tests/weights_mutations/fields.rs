@@ -267,7 +267,7 @@ fn string_of_no_json(draft: &Draft, dice: &mut Dice) -> Option<Mutation> {
         "\u{1f}",
         "\\ud800",
         "\\udc00x",
-        "\\u12",
+        "\\u12x",
         "\\x",
         "\\ud800\\u0061",
     ]);

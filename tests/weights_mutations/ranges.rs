@@ -104,11 +104,14 @@ fn end_at_the_limit(draft: &Draft, dice: &mut Dice) -> Option<Mutation> {
     }
     let (name, file_bytes) = (draft.tensors[at].name.clone(), file.len() as u64);
     let expected = Expected::like(
-        "an overlap with the next one, or a truncated file",
+        "an overlap with a neighbour, or a truncated file",
         move |fault| match fault {
             FormatFault::Overlap {
-                first, first_end, ..
-            } => (first, *first_end) == (&name, u64::MAX),
+                first,
+                second,
+                first_end,
+                ..
+            } => (first, *first_end) == (&name, u64::MAX) || *second == name,
             FormatFault::Truncated {
                 name: last,
                 needed_bytes,
