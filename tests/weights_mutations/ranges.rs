@@ -42,7 +42,7 @@ fn own_fault(one: &One) -> Option<FormatFault> {
     let shape = Box::new(Shape::from_dims(&dims.collect::<Vec<_>>()).unwrap());
     let total_bits = shape.numel() as u128 * u128::from(one.bits()?);
     let saturated = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
-    if total_bits % 8 != 0 {
+    if !total_bits.is_multiple_of(8) {
         let total_bits = saturated(total_bits);
         return Some(FormatFault::PartialByte {
             name,
