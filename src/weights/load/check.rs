@@ -57,6 +57,10 @@ mod tests {
         }
     }
 
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "these values are f32 as well"
+    )]
     #[test]
     fn the_first_one_is_found_in_any_block_and_all_are_counted() {
         let mut values = vec![1.0_f64; 10_000];
