@@ -1,9 +1,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::quoted::{Quoted, Shown, few};
-use super::{FormatFault, SetFault, Sha256Digest, ShardFault};
-use crate::memory::{AllocError, BorrowError};
+use super::quoted::{Few, Quoted, Shown, few};
+use super::{FormatFault, MisalignedTensor, SealedFault, SetFault, Sha256Digest, ShardFault};
+use crate::memory::{AllocError, BorrowError, MapError};
 use crate::tensor::TensorError;
 use crate::types::{DType, Shape};
 
@@ -252,6 +252,53 @@ pub enum WeightsError {
         name: String,
         /// Its tag in the file.
         tag: String,
+    },
+    /// A file could not be mapped, or memory for several processes not be had.
+    #[error("{}: {source}", Shown(path))]
+    Map {
+        /// The file or checkpoint.
+        path: PathBuf,
+        /// Why not.
+        source: MapError,
+    },
+    /// Tensors of a mapped file that are not aligned, which were not to be copied.
+    #[error(
+        "{}: {count} of {tensors} tensors ({bytes} bytes) are not aligned to their elements in the file: {}; load it, or have them copied with Misaligned::Realign",
+        Shown(path), Few { of: misaligned, count: *count }
+    )]
+    MisalignedTensors {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The first 10,000 of them, in the order of the files.
+        misaligned: Vec<MisalignedTensor>,
+        /// How many there are.
+        count: usize,
+        /// Their bytes together.
+        bytes: u64,
+        /// How many tensors the checkpoint has.
+        tensors: usize,
+    },
+    /// The place of a mapped tensor has not the alignment that its elements need.
+    #[error(
+        "tensor {} begins at byte {offset} of {}, and {dtype} elements need a multiple of {}; its bytes can be had raw, or load it",
+        Quoted(name), Shown(path), dtype.bytes()
+    )]
+    Misaligned {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its first byte in the file.
+        offset: u64,
+        /// Its elements.
+        dtype: DType,
+    },
+    /// Memory that is no copy of weights, or cannot be taken for one.
+    #[error("sealed weights: {fault}")]
+    Sealed {
+        /// What is wrong.
+        #[source]
+        fault: Box<SealedFault>,
     },
     /// A view could not be made, or a tensor to be written not read.
     #[error("tensor {}: {source}", Quoted(name))]

@@ -13,6 +13,13 @@ use crate::types::{DType, Shape};
 pub enum Backing {
     /// In the slab that they were read into.
     Slab,
+    /// In the file, which is mapped.
+    Mapped,
+    /// In a slab, where they were copied to because their place in the mapped file is not
+    /// aligned.
+    Realigned,
+    /// In sealed memory, which other processes may have too.
+    Sealed,
 }
 
 /// Where one tensor is, and what it is there.
@@ -82,8 +89,9 @@ impl Weights {
         }
     }
 
-    /// The tensor of this name or [alias](Self::alias): frozen and contiguous, and where it
-    /// was loaded at a multiple of 64 bytes.
+    /// The tensor of this name or [alias](Self::alias): frozen and contiguous. Where it was
+    /// loaded or sealed it begins at a multiple of 64 bytes, where it is mapped at a multiple
+    /// of its element's width.
     ///
     /// Costs a binary search and a view; no bytes move.
     ///
@@ -91,7 +99,9 @@ impl Weights {
     /// [`NotFound`](WeightsError::NotFound), with names that resemble it;
     /// [`LeftOut`](WeightsError::LeftOut) where the file has it and it was not to be loaded;
     /// [`UnsupportedDType`](WeightsError::UnsupportedDType) where the crate has no
-    /// tensor of such elements, for which [`raw`](Self::raw) is the way.
+    /// tensor of such elements, for which [`raw`](Self::raw) is the way;
+    /// [`Misaligned`](WeightsError::Misaligned) where it was mapped with
+    /// [`BytesOnly`](super::Misaligned::BytesOnly) and its place has not the alignment.
     pub fn get(&self, name: &str) -> Result<Tensor, WeightsError> {
         let (entry, held) = self.find(name)?;
         let dtype = held.dtype.ok_or_else(|| WeightsError::UnsupportedDType {
@@ -99,6 +109,15 @@ impl Weights {
             name: name.into(),
             tag: entry.dtype().tag().into(),
         })?;
+        let place = self.storages[held.storage].as_ptr().addr() + held.offset;
+        if held.nbytes > 0 && !place.is_multiple_of(dtype.bytes()) {
+            return Err(WeightsError::Misaligned {
+                path: self.checkpoint.files()[entry.file()].path().into(),
+                name: name.into(),
+                offset: entry.offset(),
+                dtype,
+            });
+        }
         let shape = match &held.part {
             Some(part) => **part,
             None => entry.shape(),
@@ -238,7 +257,9 @@ impl Weights {
         &self.checkpoint
     }
 
-    /// The storages that the tensors are views of: one slab where they were loaded.
+    /// The storages that the tensors are views of: one slab where they were loaded, the one
+    /// mapping where they were sealed, and where files are mapped the data of each of them, in
+    /// their order, and then what had to be copied or has no bytes.
     #[must_use]
     pub fn storages(&self) -> &[Storage] {
         &self.storages

@@ -4,6 +4,8 @@
 //!   path ──▶ Checkpoint ──▶ Weights ──get("name")──▶ Tensor, Tensor, …
 //!            headers only   one slab,                frozen views of the
 //!                           frozen                   slab, 64-byte aligned
+//!                           or the files, mapped
+//!                           or sealed memory ◀──▶ other processes
 //!   tensors ──save──▶ file
 //! ```
 //!
@@ -13,6 +15,10 @@
 //!   [`SharedAllocator`](crate::memory::SharedAllocator), read in parallel, cast on
 //!   the way if asked; all of it, what a [`Choice`] names, or one rank's [`Shard`] of each.
 //! - [`LazyWeights`] reads each tensor when it is first asked for.
+//! - [`Weights::map`] leaves the data where it is, in the files. That is `unsafe`, for whoever
+//!   may write to a file may change or end what is read there.
+//! - On Linux `Weights::seal` loads into memory that nobody can change any more, and
+//!   `Weights::map_sealed` has it in as many processes as want it: one copy for all of them.
 //! - [`save`] and [`save_with`] write a file, all or nothing.
 //!
 //! A bad tensor spoils itself: one of a dtype that this crate does not have is listed
@@ -32,7 +38,9 @@ mod foreign;
 mod header;
 mod load;
 mod loaded;
+mod map;
 mod quoted;
+mod sealed;
 mod set;
 mod similar;
 mod source;
@@ -45,10 +53,14 @@ pub use self::fault::FormatFault;
 pub use self::foreign::ForeignFormat;
 pub use self::header::{Header, HeaderLimits, TensorInfo, TensorInfos};
 pub use self::load::{
-    Choice, FileDigest, LazyReport, LazyWeights, LoadOptions, LoadProgress, LoadReport, NoDigest,
-    NonFinite, NonFiniteTensor, Sha256Digest, Shard, ShardFault, ShardRule,
+    Choice, FileDigest, LazyReport, LazyWeights, LoadMode, LoadOptions, LoadProgress, LoadReport,
+    NoDigest, NonFinite, NonFiniteTensor, Sha256Digest, Shard, ShardFault, ShardRule,
 };
 pub use self::loaded::{Backing, Weights};
+pub use self::map::{MapOptions, Misaligned, MisalignedTensor};
+pub use self::sealed::SealedFault;
+#[cfg(all(target_os = "linux", not(tenslab_portable)))]
+pub use self::sealed::SealedWeights;
 pub use self::set::{
     Checkpoint, CheckpointFile, SetFault, ShardIndex, TensorAt, TensorTwice, WeightEntries,
     WeightEntry,

@@ -50,6 +50,17 @@ impl Identity {
         }
     }
 
+    /// Of a file that is not at hand: no file is it.
+    #[cfg(all(target_os = "linux", not(tenslab_portable)))]
+    pub(super) fn elsewhere(file_bytes: u64) -> Self {
+        Self {
+            file_bytes,
+            modified: None,
+            number: None,
+            changed: None,
+        }
+    }
+
     /// Tells files apart, whatever their names are, where they have numbers.
     pub(super) fn key<'a>(&self, path: &'a Path) -> (Option<(u64, u64)>, &'a Path) {
         match self.number {
@@ -65,6 +76,9 @@ impl Identity {
                 "it had {} bytes and has {}",
                 self.file_bytes, now.file_bytes
             ));
+        }
+        if self.number.is_none() && now.number.is_some() {
+            return Some("its header came in sealed memory, not from this file".into());
         }
         if self.number != now.number {
             return Some("another file has its name".into());
@@ -128,6 +142,10 @@ impl Source {
         let source = Self::open(path)?;
         source.compare(expected, &source.identity)?;
         Ok(source)
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     pub(super) fn identity(&self) -> Identity {

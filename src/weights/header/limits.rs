@@ -46,7 +46,7 @@ impl HeaderLimits {
     }
 
     /// The most bytes of header: positions in one are 32 bits wide, twice its length included.
-    pub(super) fn header_bytes(&self) -> u64 {
+    pub(in crate::weights) fn header_bytes(&self) -> u64 {
         self.max_header_bytes.min(i32::MAX as u64)
     }
 }

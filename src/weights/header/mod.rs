@@ -146,6 +146,12 @@ impl Header {
         self.data_start
     }
 
+    /// Its text, as it stands in the file behind the length field.
+    #[cfg(all(target_os = "linux", not(tenslab_portable)))]
+    pub(super) fn text(&self) -> &str {
+        &self.catalog.text
+    }
+
     /// The length of the file that this header was checked against.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {

@@ -17,8 +17,8 @@ use std::path::Path;
 
 use super::options::{LoadOptions, NonFiniteTensor};
 use super::plan::Plan;
-use super::work::Listener;
-use super::{Shard, choice, digests, filled, freeze, hashed_bytes, judge};
+use super::work::{Listener, fill};
+use super::{Shard, choice, digests, freeze, hashed_bytes, judge, slab};
 use crate::memory::Storage;
 use crate::sync::Mutex;
 use crate::tensor::Tensor;
@@ -245,7 +245,15 @@ impl LazyWeights {
         let plan = Plan::one(checkpoint, at, shard, options.dtype)?;
         let progress = &mut |_| ControlFlow::Continue(());
         let mut listener = Listener::new(plan.source_bytes, progress);
-        let (storage, filled) = filled(checkpoint, &plan, options, &mut listener)?;
+        let mut buffer = slab(checkpoint, &plan, options)?;
+        let filled = fill(
+            checkpoint,
+            &plan,
+            buffer.as_mut_slice(),
+            options,
+            &mut listener,
+        )?;
+        let storage = Storage::from(buffer);
         let mut non_finite = judge(checkpoint, &plan, options.non_finite, &filled.found)?;
         freeze(&storage, options.protect)?;
         // A plan of one tensor has one place, for the position is known.

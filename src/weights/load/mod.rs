@@ -44,18 +44,19 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
-use self::plan::Plan;
 use self::reader::Found;
-use self::work::{Filled, Listener};
+use self::work::Listener;
 use super::source::Source;
-use super::{Checkpoint, Weights, WeightsError};
-use crate::memory::{Storage, Tag};
+use super::{Backing, Checkpoint, Weights, WeightsError};
+use crate::memory::{Buffer, Storage, Tag};
 
 pub use self::choice::{Choice, ShardRule};
 pub use self::digest::{FileDigest, NoDigest, Sha256Digest};
 pub use self::lazy::{LazyReport, LazyWeights};
-pub use self::options::{LoadOptions, LoadProgress, LoadReport, NonFinite, NonFiniteTensor};
-pub(super) use self::plan::TENSOR_ALIGN;
+pub use self::options::{
+    LoadMode, LoadOptions, LoadProgress, LoadReport, NonFinite, NonFiniteTensor,
+};
+pub(super) use self::plan::{Plan, TENSOR_ALIGN};
 pub use self::shard::{Shard, ShardFault};
 
 impl Weights {
@@ -115,51 +116,68 @@ impl Weights {
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
     ) -> Result<Self, WeightsError> {
-        if options.threads == 0 {
-            return Err(WeightsError::NoThreads);
-        }
-        let plan = Plan::new(&checkpoint, options)?;
-        let hashed_bytes = hashed_bytes(&checkpoint, options);
-        let total_bytes = plan.source_bytes.saturating_add(hashed_bytes);
-        let mut listener = Listener::new(total_bytes, progress);
-        let digests = digests(&checkpoint, options, &mut listener)?;
-        let (storage, filled) = filled(&checkpoint, &plan, options, &mut listener)?;
-        let non_finite = judge(&checkpoint, &plan, options.non_finite, &filled.found)?;
-        let protected_bytes = freeze(&storage, options.protect)?;
-        if options.drop_page_cache {
-            drop_cached(&checkpoint, &plan)?;
-        }
-        let count = |is: fn(&plan::Place) -> bool| plan.places.iter().filter(|p| is(p)).count();
-        let report = LoadReport {
-            files: checkpoint.files().len(),
-            tensors: plan.places.len(),
-            left_out: checkpoint.entries().len() - plan.places.len(),
-            file_bytes: checkpoint.file_bytes(),
-            slab_bytes: plan.slab_bytes,
-            copied_bytes: plan.tensor_bytes(),
-            read_bytes: filled.reads.bytes,
-            read_calls: filled.reads.calls,
-            cast_tensors: count(|place| place.cast.is_some()),
-            part_tensors: count(|place| place.part.is_some()),
-            protected_bytes,
-            non_finite,
-            digests,
-            threads: filled.threads,
-            seconds: started.elapsed().as_secs_f64(),
-        };
-        let held = plan.held(&checkpoint);
+        let memory = |plan: &Plan| slab(&checkpoint, plan, options);
+        let read = read_into(&checkpoint, options, progress, memory, Buffer::as_mut_slice)?;
+        let (buffer, plan, mut report) = read;
+        let storage = Storage::from(buffer);
+        report.protected_bytes = freeze(&storage, options.protect)?;
+        report.seconds = started.elapsed().as_secs_f64();
+        let held = plan.held(&checkpoint, Backing::Slab);
         Ok(Self::new(checkpoint, vec![storage], held, report))
     }
 }
 
-/// Memory for all of a plan, read into.
-fn filled(
+/// Reads what the options want of a checkpoint into memory that is made for it: `slab` is the
+/// part of the memory that is filled, as long as the plan's. The report lacks what is done
+/// with the memory afterwards, and the time.
+pub(super) fn read_into<M>(
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
+    memory: impl FnOnce(&Plan) -> Result<M, WeightsError>,
+    slab: impl FnOnce(&mut M) -> &mut [u8],
+) -> Result<(M, Plan, LoadReport), WeightsError> {
+    if options.threads == 0 {
+        return Err(WeightsError::NoThreads);
+    }
+    let plan = Plan::new(checkpoint, options)?;
+    let hashed_bytes = hashed_bytes(checkpoint, options);
+    let total_bytes = plan.source_bytes.saturating_add(hashed_bytes);
+    let mut listener = Listener::new(total_bytes, progress);
+    let digests = digests(checkpoint, options, &mut listener)?;
+    let mut memory = memory(&plan)?;
+    let filled = work::fill(checkpoint, &plan, slab(&mut memory), options, &mut listener)?;
+    let non_finite = judge(checkpoint, &plan, options.non_finite, &filled.found)?;
+    if options.drop_page_cache {
+        drop_cached(checkpoint, &plan)?;
+    }
+    let count = |is: fn(&plan::Place) -> bool| plan.places.iter().filter(|p| is(p)).count();
+    let report = LoadReport {
+        files: checkpoint.files().len(),
+        tensors: plan.places.len(),
+        left_out: checkpoint.entries().len() - plan.places.len(),
+        file_bytes: checkpoint.file_bytes(),
+        slab_bytes: plan.slab_bytes,
+        copied_bytes: plan.tensor_bytes(),
+        read_bytes: filled.reads.bytes,
+        read_calls: filled.reads.calls,
+        cast_tensors: count(|place| place.cast.is_some()),
+        part_tensors: count(|place| place.part.is_some()),
+        non_finite,
+        digests,
+        threads: filled.threads,
+        ..LoadReport::default()
+    };
+    Ok((memory, plan, report))
+}
+
+/// Memory for all of a plan.
+fn slab(
     checkpoint: &Checkpoint,
     plan: &Plan,
     options: &LoadOptions,
-    listener: &mut Listener<'_>,
-) -> Result<(Storage, Filled), WeightsError> {
-    let mut buffer = options
+) -> Result<Buffer, WeightsError> {
+    options
         .allocator
         .with_tag(Tag::Weights)
         .allocate(plan.slab_bytes, TENSOR_ALIGN)
@@ -168,10 +186,7 @@ fn filled(
             bytes: plan.slab_bytes as u64,
             what: "weights",
             source,
-        })?;
-    let slab = buffer.as_mut_slice();
-    let filled = work::fill(checkpoint, plan, slab, options, listener)?;
-    Ok((Storage::from(buffer), filled))
+        })
 }
 
 /// Forbids writing for ever. Returns how many bytes the system guards, too.

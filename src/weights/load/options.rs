@@ -124,10 +124,26 @@ pub struct LoadProgress {
     pub total_bytes: u64,
 }
 
+/// Where weights are, once they are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum LoadMode {
+    /// Read into a slab: [`Weights::load`](crate::weights::Weights::load).
+    #[default]
+    Load,
+    /// In the mapped files: [`Weights::map`](crate::weights::Weights::map).
+    Map,
+    /// In memory that nobody can change and several processes may have: `Weights::seal` and
+    /// `Weights::map_sealed`.
+    Sealed,
+}
+
 /// What a load did.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct LoadReport {
+    /// Where the tensors are.
+    pub mode: LoadMode,
     /// Files of the checkpoint.
     pub files: usize,
     /// Tensors that were loaded, those that can only be had raw included.
@@ -136,10 +152,17 @@ pub struct LoadReport {
     pub left_out: usize,
     /// Bytes of all files, headers included.
     pub file_bytes: u64,
-    /// Bytes of the one allocation that holds all tensors, padding included.
+    /// Bytes of the one allocation that holds the tensors, padding included. Where they are
+    /// mapped, of that for the tensors that had to be copied: 0 if there were none.
     pub slab_bytes: usize,
     /// Bytes written into it: the tensors alone, after the cast.
     pub copied_bytes: u64,
+    /// Bytes that are mapped and not copied: the data of the files, or all of the sealed memory.
+    pub mapped_bytes: u64,
+    /// Tensors of mapped files that were copied, because of their place there.
+    pub realigned_tensors: usize,
+    /// Their bytes.
+    pub realigned_bytes: u64,
     /// Bytes of tensors' data that were read from the files: what was wanted, and gaps between
     /// rows that are too small to go around. Digests are not counted.
     pub read_bytes: u64,

@@ -68,10 +68,10 @@ impl Place {
 
 /// What is to be loaded.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(in crate::weights) struct Plan {
     /// In the order of the files, and of the slab.
     pub(super) places: Vec<Place>,
-    pub(super) slab_bytes: usize,
+    pub(in crate::weights) slab_bytes: usize,
     /// Bytes that are wanted of the files.
     pub(super) source_bytes: u64,
 }
@@ -174,7 +174,11 @@ impl Plan {
     }
 
     /// What there is when all of it is in storage 0.
-    pub(super) fn held(&self, checkpoint: &Checkpoint) -> Vec<Option<Held>> {
+    pub(in crate::weights) fn held(
+        &self,
+        checkpoint: &Checkpoint,
+        backing: Backing,
+    ) -> Vec<Option<Held>> {
         let mut places = self.places.iter().peekable();
         let entries = checkpoint.entries().enumerate();
         let held = entries.map(|(at, entry)| {
@@ -185,7 +189,7 @@ impl Plan {
                 nbytes: place.nbytes,
                 dtype: place.dtype(entry),
                 part: place.part.as_ref().map(|part| Box::new(part.shape)),
-                backing: Backing::Slab,
+                backing,
             })
         });
         held.collect()

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::index::ShardIndex;
 use super::{Checkpoint, CheckpointFile, SetFault, WeightEntry};
-use crate::weights::source::Source;
-use crate::weights::{HeaderLimits, WeightsError};
+use crate::weights::source::{Identity, Source};
+use crate::weights::{Header, HeaderLimits, WeightsError};
 
 impl Checkpoint {
     /// Opens a file, an index or a directory.
@@ -112,10 +112,38 @@ impl Checkpoint {
         }
     }
 
+    /// A checkpoint of headers that came without their files.
+    #[cfg(all(target_os = "linux", not(tenslab_portable)))]
+    pub(in crate::weights) fn of_headers(
+        path: &Path,
+        headers: Vec<(PathBuf, Header)>,
+        limits: &HeaderLimits,
+    ) -> Result<Self, WeightsError> {
+        let mut checkpoint = Self::empty(path);
+        for (file, header) in headers {
+            let identity = Identity::elsewhere(header.file_bytes());
+            checkpoint.add_header(file, identity, header, limits)?;
+        }
+        checkpoint.sort_names();
+        let wrong = |fault| WeightsError::set(path, fault);
+        checkpoint.refuse_duplicates().map_err(wrong)?;
+        Ok(checkpoint)
+    }
+
     /// Reads the header of one more file.
     fn add(&mut self, path: &Path, limits: &HeaderLimits) -> Result<(), WeightsError> {
         let source = Source::open(path)?;
         let header = source.header(limits)?;
+        self.add_header(path.into(), source.identity(), header, limits)
+    }
+
+    fn add_header(
+        &mut self,
+        path: PathBuf,
+        identity: Identity,
+        header: Header,
+        limits: &HeaderLimits,
+    ) -> Result<(), WeightsError> {
         let end = self.entries().len() + header.tensors().len();
         // Together, too: each of a thousand files may be just below the limit.
         if u32::try_from(end).is_err() || end > limits.max_tensors {
@@ -129,8 +157,8 @@ impl Checkpoint {
                 .or_insert_with(|| value.clone());
         }
         self.files.push(CheckpointFile {
-            path: path.into(),
-            identity: source.identity(),
+            path,
+            identity,
             header,
             end,
         });
