@@ -6,6 +6,7 @@
 
 mod heap;
 mod inspect;
+mod load;
 mod plan;
 mod replay;
 mod size;
@@ -40,6 +41,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Bring a checkpoint into memory, and say what that took
+    Load(load::Args),
     /// Say how many blocks, tokens and sequences of a model's KV cache fit into a budget
     Plan(plan::PlanArgs),
     /// Replay a trace of requests against the KV cache: hits, evictions, occupancy
@@ -87,6 +90,7 @@ pub(crate) fn run() -> ExitCode {
     let mut out = BufWriter::new(io::stdout().lock());
     let answered = match args.command {
         Command::Inspect { path, json } => inspect::inspect(&path, json, &mut out),
+        Command::Load(args) => load::load(&args, &mut out),
         Command::Plan(args) => plan::plan(&args, &mut out),
         Command::Replay(args) => replay::replay(&args, &mut out),
     };
