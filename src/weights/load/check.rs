@@ -76,9 +76,10 @@ mod tests {
             .flat_map(|value| value.to_le_bytes())
             .collect();
         assert_eq!(non_finite(DType::F64, &bytes), Some((3, 5_000)));
+        let narrow = |value: &f64| if value.is_finite() { 1.0 } else { f32::NAN };
         let narrow: Vec<u8> = values
             .iter()
-            .flat_map(|v| (*v as f32).to_le_bytes())
+            .flat_map(|value| narrow(value).to_le_bytes())
             .collect();
         assert_eq!(non_finite(DType::F32, &narrow), Some((3, 5_000)));
         assert_eq!(non_finite(DType::F64, &bytes[..5_000 * 8]), None);

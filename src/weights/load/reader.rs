@@ -106,24 +106,13 @@ impl<'a> Reader<'a> {
             scratch: &mut self.scratch,
             reads: &mut self.reads,
         };
-        match filling.fill(&mut piece) {
-            Err(WeightsError::ShortRead {
-                path,
-                tensor,
-                at,
-                begin,
-                end,
-            }) => {
-                let tensor = self.at(&piece, at).unwrap_or(tensor);
-                return Err(WeightsError::ShortRead {
-                    path,
-                    tensor,
-                    at,
-                    begin,
-                    end,
-                });
+        if let Err(mut error) = filling.fill(&mut piece) {
+            if let WeightsError::ShortRead { tensor, at, .. } = &mut error
+                && let Some(name) = self.at(&piece, *at)
+            {
+                *tensor = name;
             }
-            other => other?,
+            return Err(error);
         }
         if self.non_finite != NonFinite::Ignore {
             self.look(&piece);
