@@ -104,7 +104,8 @@ pub fn save<N: AsRef<str>>(
 /// ];
 /// let options = SaveOptions::default();
 /// save_with(&path, &entries, &options, &mut |_| ControlFlow::Continue(()))?;
-/// assert_eq!(Checkpoint::open(&path)?.entries()[1].dtype().tag(), "F8_E4M3");
+/// let checkpoint = Checkpoint::open(&path)?;
+/// assert_eq!(checkpoint.entry("scaled").unwrap().dtype().tag(), "F8_E4M3");
 ///
 /// let cancelled = save_with(&path, &[], &options, &mut |_| ControlFlow::Break(()));
 /// assert!(cancelled.is_err());

@@ -63,12 +63,12 @@ impl<'a> SaveEntry<'a> {
     /// // All of a checkpoint, also what this crate has no tensors of.
     /// let weights = Weights::load(&path, &Default::default())?;
     /// let bytes = weights.names().map(|name| weights.raw(name)).collect::<Result<Vec<_>, _>>()?;
+    /// let shapes: Vec<_> = weights.entries().map(|at| at.shape()).collect();
     /// let entries: Vec<_> = weights
     ///     .entries()
-    ///     .iter()
-    ///     .zip(&bytes)
-    ///     .map(|(at, bytes)| {
-    ///         SaveEntry::raw_tensor(at.name(), at.dtype().tag(), at.shape().dims(), bytes)
+    ///     .zip(shapes.iter().zip(&bytes))
+    ///     .map(|(at, (shape, bytes))| {
+    ///         SaveEntry::raw_tensor(at.name(), at.dtype().tag(), shape.dims(), bytes)
     ///     })
     ///     .collect();
     /// let options = SaveOptions { metadata: weights.metadata().clone(), ..Default::default() };
