@@ -74,7 +74,7 @@ impl Choice {
         let entries = checkpoint.entries();
         match &self.0 {
             Kind::All => Ok(vec![true; entries.len()]),
-            Kind::By(wanted) => Ok(entries.map(|entry| wanted(entry)).collect()),
+            Kind::By(wanted) => Ok(entries.map(&**wanted).collect()),
             Kind::Patterns(patterns) => {
                 let mut chosen = vec![false; entries.len()];
                 for pattern in patterns {
