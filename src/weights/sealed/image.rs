@@ -334,3 +334,50 @@ fn expected(entry: WeightEntry<'_>, dtype: Option<DType>, part: Option<&Shape>) 
         .and_then(|total| u64::try_from(total / 8).ok())
         .unwrap_or(u64::MAX)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::weights::load::held;
+    use crate::weights::slab::lay_out;
+
+    /// What was left out stays known and left out, and a part of a tensor is that part.
+    #[test]
+    fn what_was_left_out_and_what_is_a_part_survive() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("x");
+        let json = br#"{"a":{"dtype":"F32","shape":[4,2],"data_offsets":[0,32]},"b":{"dtype":"U8","shape":[3],"data_offsets":[32,35]},"c":{"dtype":"X1","shape":[3],"data_offsets":[35,36]}}"#;
+        let length = (json.len() as u64).to_le_bytes();
+        std::fs::write(&path, [&length, &json[..], &[0; 36]].concat()).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let (places, bytes) = lay_out(&checkpoint, None).unwrap();
+        let mut all = held(&checkpoint, &places, Backing::Sealed);
+        all[1] = None;
+        let part = |rows: usize, nbytes| {
+            let held = all[0].clone().unwrap();
+            let part = Some(Box::new(Shape::from([rows, 2])));
+            Some(Held {
+                part,
+                nbytes,
+                ..held
+            })
+        };
+        let read_back = |first: Option<Held>| {
+            let held = [first, None, all[2].clone()];
+            let mut image = index(&checkpoint, &held, bytes).unwrap();
+            let start = data_start(image.len()).unwrap();
+            image.resize(start + bytes, 0);
+            read(&image, &HeaderLimits::default()).map(|(_, held)| (start, held))
+        };
+        let (start, held) = read_back(part(1, 8)).unwrap();
+        let first = held[0].as_ref().unwrap();
+        assert_eq!((first.offset, first.nbytes), (start, 8));
+        assert_eq!(first.part.as_deref(), Some(&Shape::from([1, 2])));
+        assert!(held[1].is_none());
+        assert_eq!(held[2].as_ref().unwrap().dtype, None);
+        // More rows than there are, and bytes for other rows.
+        for (rows, nbytes) in [(5, 40), (1, 16), (3, 8)] {
+            assert!(read_back(part(rows, nbytes)).is_err(), "{rows} rows");
+        }
+    }
+}
