@@ -5,6 +5,7 @@
 mod checkpoint_files;
 
 use std::fs::{self, File};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -16,8 +17,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use tenslab::DType;
 use tenslab::memory::{MapError, UnsealedMemory};
 use tenslab::weights::{
-    Backing, Checkpoint, HeaderLimits, LoadMode, LoadOptions, LoadProgress, SealedFault,
-    SealedWeights, Weights, WeightsError,
+    Backing, Checkpoint, Choice, HeaderLimits, LoadMode, LoadOptions, LoadProgress, SealedFault,
+    SealedWeights, Shard, ShardRule, Weights, WeightsError,
 };
 
 fn options(threads: usize, dtype: Option<DType>) -> LoadOptions {
@@ -26,6 +27,10 @@ fn options(threads: usize, dtype: Option<DType>) -> LoadOptions {
         dtype,
         ..LoadOptions::default()
     }
+}
+
+fn go_on(_: LoadProgress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 fn seal(path: &Path) -> SealedWeights {
@@ -185,14 +190,57 @@ fn tensors_outlive_everything_and_nobody_writes_to_them() {
     assert!(tensor.write::<f32>().is_err());
 }
 
+/// What was chosen and what is one rank's part are that in every process.
+#[test]
+fn a_choice_and_a_part_are_sealed_as_they_are_loaded() {
+    let place = tempfile::tempdir().unwrap();
+    let path = awkward(place.path());
+    for (rank, dtype) in [(0, None), (1, Some(DType::F32))] {
+        let shard = Shard {
+            dim: 0,
+            rank,
+            world: 2,
+            uneven: true,
+        };
+        let options = LoadOptions {
+            choice: Choice::matching(["*many threads*", "other", "last"]),
+            shards: vec![ShardRule::part("f16*", shard)],
+            ..options(2, dtype)
+        };
+        is_sealed_as_it_is_loaded(&path, &options);
+        let weights = map(&Weights::seal(&path, &options).unwrap());
+        let part = weights.get("f16 of many threads").unwrap();
+        assert_eq!(part.shape().dims(), [500, 2100]);
+        let error = weights.get("small").unwrap_err();
+        assert!(matches!(error, WeightsError::LeftOut { .. }), "{error}");
+        assert!(weights.report().left_out > 5);
+    }
+}
+
 #[test]
 fn progress_grows_to_the_total_and_what_cannot_be_loaded_is_not_sealed() {
     let place = tempfile::tempdir().unwrap();
     let path = awkward(place.path());
     let checkpoint = Checkpoint::open(&path).unwrap();
     let mut seen: Vec<LoadProgress> = Vec::new();
-    Weights::seal_checkpoint(&checkpoint, &options(1, None), &mut |p| seen.push(p)).unwrap();
+    Weights::seal_checkpoint(&checkpoint, &options(1, None), &mut |p| {
+        seen.push(p);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
     assert!(seen.len() > 5 && seen.is_sorted_by(|a, b| a.done_bytes < b.done_bytes));
+    let stopped = Weights::seal_checkpoint(&checkpoint, &options(2, None), &mut |p| match p
+        .done_bytes
+        > 0
+    {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    });
+    let stopped = stopped.unwrap_err();
+    assert!(
+        matches!(stopped, WeightsError::Cancelled { .. }),
+        "{stopped}"
+    );
     assert_eq!(seen.last().unwrap().done_bytes, checkpoint.tensor_bytes());
     let error = Weights::seal(&path, &options(0, None)).unwrap_err();
     assert!(matches!(error, WeightsError::NoThreads), "{error}");
@@ -200,7 +248,7 @@ fn progress_grows_to_the_total_and_what_cannot_be_loaded_is_not_sealed() {
     assert!(matches!(error, WeightsError::CastTarget { .. }), "{error}");
     let cut = File::options().write(true).open(&path).unwrap();
     cut.set_len(1_000_000).unwrap();
-    let error = Weights::seal_checkpoint(&checkpoint, &options(2, None), &mut |_| {}).unwrap_err();
+    let error = Weights::seal_checkpoint(&checkpoint, &options(2, None), &mut go_on).unwrap_err();
     assert!(matches!(error, WeightsError::FileChanged { .. }), "{error}");
 }
 
@@ -209,7 +257,7 @@ fn a_checkpoint_from_sealed_memory_is_of_no_file() {
     let place = tempfile::tempdir().unwrap();
     let path = small(place.path());
     let checkpoint = map(&seal(&path)).checkpoint().clone();
-    let error = Weights::load_checkpoint(checkpoint, &LoadOptions::default(), &mut |_| {});
+    let error = Weights::load_checkpoint(checkpoint, &LoadOptions::default(), &mut go_on);
     let message = error.unwrap_err().to_string();
     assert!(
         message.contains("its header came in sealed memory"),

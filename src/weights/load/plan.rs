@@ -78,7 +78,7 @@ pub(in crate::weights) struct Plan {
 
 impl Plan {
     /// What these options want of a checkpoint.
-    pub(super) fn new(
+    pub(in crate::weights) fn new(
         checkpoint: &Checkpoint,
         options: &LoadOptions,
     ) -> Result<Self, WeightsError> {

@@ -338,8 +338,8 @@ fn expected(entry: WeightEntry<'_>, dtype: Option<DType>, part: Option<&Shape>) 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::weights::load::held;
-    use crate::weights::slab::lay_out;
+    use crate::weights::LoadOptions;
+    use crate::weights::load::Plan;
 
     /// What was left out stays known and left out, and a part of a tensor is that part.
     #[test]
@@ -350,8 +350,9 @@ mod tests {
         let length = (json.len() as u64).to_le_bytes();
         std::fs::write(&path, [&length, &json[..], &[0; 36]].concat()).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
-        let (places, bytes) = lay_out(&checkpoint, None).unwrap();
-        let mut all = held(&checkpoint, &places, Backing::Sealed);
+        let plan = Plan::new(&checkpoint, &LoadOptions::default()).unwrap();
+        let bytes = plan.slab_bytes;
+        let mut all = plan.held(&checkpoint, Backing::Sealed);
         all[1] = None;
         let part = |rows: usize, nbytes| {
             let held = all[0].clone().unwrap();
