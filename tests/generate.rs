@@ -102,6 +102,39 @@ fn the_checkpoint_in_two_shards_follows_the_oracle() {
     follows_the_oracle("bf16-2shard");
 }
 
+/// Slab, mapped files and sealed memory: the oracle's tokens, and the same bits. Where there is no
+/// such thing it is said so.
+#[test]
+fn weights_in_a_slab_in_mapped_files_and_in_sealed_memory_give_the_same_bits() {
+    for name in ["f32", "f16", "bf16", "bf16-2shard"] {
+        let Some((directory, runs)) = variant(name) else {
+            return;
+        };
+        for run in &runs {
+            let loaded = report(&directory, run, &["--weights", "load"]);
+            run.compare(&found(&loaded), tolerance("f32"), false)
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(loaded["weights_in"], "one slab");
+            for (mode, holder) in [("map", "mapped files"), ("sealed", "sealed memory")] {
+                if cfg!(any(not(target_os = "linux"), tenslab_portable)) {
+                    let args = ["--model", &directory, "--weights", mode];
+                    assert_eq!(
+                        Example::new(&args).output().status.code(),
+                        Some(2),
+                        "{mode}"
+                    );
+                    continue;
+                }
+                let other = report(&directory, run, &["--weights", mode]);
+                assert_eq!(other["weights_in"], holder, "{name}");
+                assert_eq!(other["tokens"], loaded["tokens"], "{name}, {mode}");
+                assert_eq!(other["top5"], loaded["top5"], "{name}, {mode}");
+                assert_eq!(other["heap_blocks_per_token"], 0, "{name}, {mode}");
+            }
+        }
+    }
+}
+
 #[test]
 fn another_oracle_would_not_do() {
     let Some((directory, runs)) = variant("f32") else {

@@ -243,6 +243,11 @@ fn numbers_and_prompts_that_mean_nothing_are_refused() {
     ] {
         assert_refused(what, &embedded(args), parts);
     }
+    assert_refused(
+        "a cast of mapped weights",
+        &embedded(&["--weights", "map", "--dtype", "f16"]),
+        &["--dtype float16", "--weights load"],
+    );
     assert_refused("no chunk", &embedded(&["--chunk", "0"]), &["--chunk"]);
     assert_refused(
         "an empty prompt",

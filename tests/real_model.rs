@@ -233,6 +233,40 @@ fn one_and_two_threads_one_and_three_shards_short_and_long_chunks_give_the_same_
     }
 }
 
+/// A slab, mapped files and sealed memory, of one file and of three: the oracle's tokens, and the
+/// same bits.
+#[test]
+fn slab_mapped_files_and_sealed_memory_follow_the_oracle_with_the_same_bits() {
+    let (Some(one), Some(three), Some(oracle)) = (
+        model("bf16"),
+        model("bf16-3shard"),
+        shared("oracle/smollm2_oracle.json"),
+    ) else {
+        return;
+    };
+    for run in smollm2(&json(&oracle), "bf16") {
+        let mut first: Option<Value> = None;
+        for directory in [&one, &three] {
+            for mode in ["load", "map", "sealed"] {
+                let what = format!("{}, {mode}", directory.display());
+                let this = report(directory, &run, &["--weights", mode]);
+                let steps = run
+                    .compare(&found(&this), tolerance("f32"), false)
+                    .unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(steps, run.greedy.len(), "{what}: compared to the end");
+                assert_eq!(this["heap_blocks_per_token"], 0, "{what}");
+                let first = first.get_or_insert_with(|| this.clone());
+                assert_eq!(this["tokens"], first["tokens"], "{what}");
+                assert_eq!(this["top5"], first["top5"], "{what}");
+                eprintln!(
+                    "{what}: {steps} steps, weights in {} of {}, peak RSS {}",
+                    this["weights_in"], this["weights_bytes"], this["peak_rss_bytes"]
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn the_prompt_s_text_is_the_oracle_s_ids() {
     let (Some(directory), Some(oracle)) = (model("bf16"), shared("oracle/smollm2_oracle.json"))

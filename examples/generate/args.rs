@@ -4,14 +4,25 @@ use std::num::ParseIntError;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{Parser, ValueEnum};
 use tenslab::DType;
 
 use crate::trouble::Trouble;
 
 /// More threads than this only wait for each other.
 const MOST_THREADS: usize = 256;
+
+/// Where the weights are. The tokens do not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Place {
+    /// Read into one slab
+    Load,
+    /// Where they lie: in the files, which nobody may write to or cut meanwhile
+    Map,
+    /// In memory that is sealed, as workers of one machine would share it; Linux only
+    Sealed,
+}
 
 /// Text from a Llama whose every byte of weights, keys, values and activations is
 /// tenslab's. Without --model it makes itself a small one: its text is noise, its
@@ -74,6 +85,10 @@ pub(crate) struct Args {
     /// Threads that compute; the tokens do not depend on it [default: one for each core, at most 8]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
+
+    /// Where the weights are; the tokens do not depend on it
+    #[arg(long, value_enum, value_name = "WHERE", default_value = "load")]
+    pub(crate) weights: Place,
 
     /// What weights are cast to while they are loaded [default: nothing, they stay as in the file]
     #[arg(long, value_name = "f32|f16|bf16", value_parser = dtype)]
@@ -208,6 +223,11 @@ impl Args {
             return Err(Trouble::new(format!(
                 "--top-p is {}; give a number above 0 and at most 1",
                 self.top_p
+            )));
+        }
+        if let (Place::Map, Some(dtype)) = (self.weights, self.dtype) {
+            return Err(Trouble::new(format!(
+                "--dtype {dtype} is not for --weights map, which leaves the bytes in their files; use --weights load"
             )));
         }
         if self.n > 1 && self.temperature == 0.0 {

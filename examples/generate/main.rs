@@ -6,7 +6,7 @@
 //!   cargo run --release --example generate -- --system "You are a poet. " \
 //!       --prompt "The sea" --prompt "The wind" --temperature 0.8 --n 2
 //!
-//!   safetensors --> one slab of weights --> frozen tensors --+
+//!   safetensors --> slab of weights ------> frozen tensors --+      or the mapped files, or sealed memory
 //!   prompt --> token ids ------------------> forward pass <--+--> logits --> token --> text
 //!                                              |     ^
 //!                                keys, values  v     |  read where they lie
@@ -40,6 +40,7 @@ mod text;
 mod threads;
 mod trouble;
 mod view;
+mod weights;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -50,7 +51,6 @@ use std::sync::atomic::Ordering;
 use tempfile::TempDir;
 use tenslab::kv::{KvCache, KvDims, KvLimits, KvSpec};
 use tenslab::memory::{self, Meter, Tag};
-use tenslab::weights::{LoadOptions, Weights};
 use tenslab::{DType, SharedAllocator, SlabAllocator, bf16, f16};
 
 use crate::args::Args;
@@ -111,14 +111,11 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
     let prompts = prompts(args, &vocabulary, &config)?;
     let context = context(args, &config, &prompts)?;
 
-    let options = LoadOptions {
-        dtype: args.dtype,
-        threads: args.threads(),
-        ..LoadOptions::default()
-    };
-    let weights = Weights::load(directory, &options)?;
+    let weights = weights::bring(directory, args)?;
     let model = Model::new(config, &weights)?;
-    let weights_bytes = weights.report().slab_bytes;
+    let loaded = weights.report();
+    let weights_bytes = loaded.slab_bytes as u64 + loaded.mapped_bytes;
+    let weights_in = weights::holder(loaded.mode);
     let name = match &args.model {
         Some(model) => model.display().to_string(),
         None => "embedded model (seeded weights: its text is noise)".into(),
@@ -157,6 +154,7 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
     let holdings = Holdings {
         model: name,
         weights_bytes,
+        weights_in,
         dtype: model.dtype().name(),
         kv_reserved_bytes: cache.stats().reserved_bytes,
         kv_dtype: args.kv_dtype.name(),

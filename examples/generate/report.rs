@@ -29,8 +29,10 @@ pub(crate) struct Report {
     pub(crate) tokens_per_s: Option<f64>,
     /// Prompt tokens that were computed, in a second.
     pub(crate) prompt_tokens_per_s: f64,
-    /// The slab of weights.
-    pub(crate) weights_bytes: usize,
+    /// What holds the weights: the slab, the data of the mapped files, or the sealed memory.
+    pub(crate) weights_bytes: u64,
+    /// Which of the three.
+    pub(crate) weights_in: &'static str,
     /// Number format of the weights.
     pub(crate) dtype: &'static str,
     /// Blocks that hold keys and values of the text that needs the most.
@@ -85,7 +87,8 @@ impl Sharing {
 #[derive(Debug)]
 pub(crate) struct Holdings {
     pub(crate) model: String,
-    pub(crate) weights_bytes: usize,
+    pub(crate) weights_bytes: u64,
+    pub(crate) weights_in: &'static str,
     pub(crate) dtype: &'static str,
     pub(crate) kv_reserved_bytes: usize,
     pub(crate) kv_dtype: &'static str,
@@ -116,6 +119,7 @@ impl Report {
             ended: outcome.stop(),
             texts: outcome.texts,
             weights_bytes: holdings.weights_bytes,
+            weights_in: holdings.weights_in,
             dtype: holdings.dtype,
             kv_used_bytes: outcome.kv_used_bytes,
             kv_reserved_bytes: holdings.kv_reserved_bytes,
@@ -148,7 +152,7 @@ fn peak_rss_bytes() -> Option<usize> {
 }
 
 /// Bytes in MiB.
-struct Mib(usize);
+struct Mib(u64);
 
 impl Display for Mib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -172,24 +176,25 @@ impl Display for Report {
         writeln!(f, "who holds what")?;
         writeln!(
             f,
-            "  weights  {}  {}, one slab",
+            "  weights  {}  {}, {}",
             Mib(self.weights_bytes),
-            self.dtype
+            self.dtype,
+            self.weights_in
         )?;
         writeln!(
             f,
             "  KV       {}  {}, in use of {} reserved",
-            Mib(self.kv_used_bytes),
+            Mib(self.kv_used_bytes as u64),
             self.kv_dtype,
-            Mib(self.kv_reserved_bytes).to_string().trim()
+            Mib(self.kv_reserved_bytes as u64).to_string().trim()
         )?;
         writeln!(
             f,
             "  scratch  {}  activations of the largest step",
-            Mib(self.scratch_bytes)
+            Mib(self.scratch_bytes as u64)
         )?;
         match self.peak_rss_bytes {
-            Some(bytes) => writeln!(f, "  peak RSS {}  the whole process", Mib(bytes))?,
+            Some(bytes) => writeln!(f, "  peak RSS {}  the whole process", Mib(bytes as u64))?,
             None => writeln!(f, "  peak RSS   not known on this system")?,
         }
         match &self.heap_blocks_per_token {

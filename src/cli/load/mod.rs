@@ -212,7 +212,7 @@ fn slab(
     Ok(reported(weights?.report().clone()))
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(tenslab_portable)))]
 fn sealed(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
@@ -230,7 +230,7 @@ fn sealed(
     Ok((report, verified))
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(all(target_os = "linux", not(tenslab_portable))))]
 fn sealed(_: &Checkpoint, _: &LoadOptions) -> Result<(LoadReport, Verified), Failure> {
     let text = "memory that is sealed is to be had on Linux only; use --mode slab or map";
     Err(Failure::Said(text.into()))
