@@ -81,3 +81,8 @@ mod readme {}
 #[cfg(doctest)]
 #[doc = include_str!("../docs/kv.md")]
 mod kv_chapter {}
+
+/// And that of the chapter on weights, which is about memory that Linux has.
+#[cfg(all(doctest, target_os = "linux", not(tenslab_portable)))]
+#[doc = include_str!("../docs/weights.md")]
+mod weights_chapter {}
