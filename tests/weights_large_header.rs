@@ -8,14 +8,15 @@
 
 #![cfg(all(target_os = "linux", not(loom), not(tenslab_asan)))]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![allow(clippy::print_stdout, reason = "a child talks to its parent")]
 
-use std::fs::{self, File};
+mod peak_memory;
+
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
+use peak_memory::{Mark, child, say};
 use tenslab::weights::{Checkpoint, FormatFault, HeaderLimits, WeightsError};
 
 const CHILD: &str = "TENSLAB_HEADER_CHILD";
@@ -49,14 +50,6 @@ fn write_file(path: &Path) -> u64 {
     header_bytes
 }
 
-/// A field of `/proc/self/status`, in bytes.
-fn status(field: &str) -> u64 {
-    let text = fs::read_to_string("/proc/self/status").unwrap();
-    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
-    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib << 10
-}
-
 /// What the child does: not a test of its own, it runs only when it is told what.
 #[test]
 fn child_that_opens_and_measures_itself() {
@@ -68,12 +61,10 @@ fn child_that_opens_and_measures_itself() {
         "format" => HeaderLimits::of_format(),
         _ => HeaderLimits::default(),
     };
-    // "5" sets the mark back to what is resident now.
-    fs::write("/proc/self/clear_refs", "5").unwrap();
-    let (before, started) = (status("VmHWM:"), Instant::now());
+    let (mark, started) = (Mark::reset(), Instant::now());
     let opened = Checkpoint::open_with(path, &limits);
-    let seconds = started.elapsed().as_secs_f64();
-    let rise = status("VmHWM:") - before;
+    let micros = u64::try_from(started.elapsed().as_micros()).unwrap();
+    let rise = mark.rise();
     let found = match &opened {
         Ok(checkpoint) => {
             for number in [0, 1, 12_345, TENSORS - 1] {
@@ -92,31 +83,15 @@ fn child_that_opens_and_measures_itself() {
         },
         Err(other) => panic!("{other:?}"),
     };
-    println!("RISE {rise} {found} {} {seconds:.6}", opened.is_ok());
+    say(&[rise, found, u64::from(opened.is_ok()), micros]);
 }
 
 /// How far the mark rose in a child, what it found, and whether it could open the file.
 fn measure(path: &Path, limits: &str) -> (u64, u64, bool) {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "child_that_opens_and_measures_itself",
-            "--nocapture",
-        ])
-        .env(CHILD, format!("{limits} {}", path.display()))
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let line = text
-        .lines()
-        .find_map(|line| line.split_once("RISE "))
-        .unwrap_or_else(|| panic!("the child said nothing: {text}{errors}"))
-        .1;
-    println!("{limits} limits: {line}");
-    let words: Vec<&str> = line.split(' ').collect();
-    let number = |at: usize| words[at].parse().unwrap();
-    (number(0), number(1), words[2] == "true")
+    let task = format!("{limits} {}", path.display());
+    let [rise, found, opened, _micros] =
+        child("child_that_opens_and_measures_itself", CHILD, &task);
+    (rise, found, opened == 1)
 }
 
 #[test]

@@ -9,11 +9,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stdout, reason = "a child talks to its parent")]
 
-use std::fs::{self, File};
+mod peak_memory;
+
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::process::Command;
 
+use peak_memory::{Mark, child, say};
 use tenslab::DType;
 use tenslab::weights::{LoadOptions, Weights};
 
@@ -48,14 +50,6 @@ fn checkpoint(path: &Path, tag: &str, width: u64, mib: u64) -> u64 {
     begin
 }
 
-/// A field of `/proc/self/status`, in bytes.
-fn status(field: &str) -> u64 {
-    let text = fs::read_to_string("/proc/self/status").unwrap();
-    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
-    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib << 10
-}
-
 /// What the child does: not a test of its own, it runs only when it is told what.
 #[test]
 fn child_that_loads_and_measures_itself() {
@@ -72,48 +66,25 @@ fn child_that_loads_and_measures_itself() {
         threads,
         ..LoadOptions::default()
     };
-    // "5" sets the mark back to what is resident now.
-    fs::write("/proc/self/clear_refs", "5").unwrap();
-    let before = status("VmHWM:");
+    let mark = Mark::reset();
     let weights = Weights::load(path, &options).unwrap();
     let copy: Vec<Vec<u8>> = weights
         .names()
         .filter(|_| copies)
         .map(|name| weights.raw(name).unwrap().read_bytes().unwrap().to_vec())
         .collect();
-    let rise = status("VmHWM:") - before;
-    let (report, copies) = (weights.report(), copy.len());
-    println!(
-        "RISE {rise} {} {} {copies}",
-        report.copied_bytes, report.cast_tensors
-    );
+    let rise = mark.rise();
+    let report = weights.report();
+    drop(copy);
+    say(&[rise, report.copied_bytes, report.cast_tensors as u64]);
 }
 
 /// How far the mark rose in a child, the tensors' bytes, and how many were cast.
 fn measure(path: &Path, dtype: Option<DType>, threads: usize, copies: bool) -> (u64, u64, u64) {
     let dtype = dtype.map_or("none", DType::name);
     let mode = if copies { "copy" } else { "load" };
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "child_that_loads_and_measures_itself",
-            "--nocapture",
-        ])
-        .env(
-            CHILD,
-            format!("{dtype} {threads} {mode} {}", path.display()),
-        )
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let line = text
-        .lines()
-        .find_map(|line| line.split_once("RISE "))
-        .unwrap_or_else(|| panic!("the child said nothing: {text}{errors}"))
-        .1;
-    let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
-    (numbers[0], numbers[1], numbers[2])
+    let task = format!("{dtype} {threads} {mode} {}", path.display());
+    child("child_that_loads_and_measures_itself", CHILD, &task).into()
 }
 
 #[test]

@@ -8,10 +8,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stdout, reason = "a child talks to its parent")]
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+mod peak_memory;
 
+use std::path::Path;
+
+use peak_memory::{Mark, child, say};
 use tenslab::weights::save;
 use tenslab::{DType, Tensor, memory, ops};
 
@@ -19,14 +20,6 @@ const CHILD: &str = "TENSLAB_WRITER_RSS_CHILD";
 const TENSOR: u64 = 128 << 20;
 /// 1 MiB of scratch, 64 KiB of buffer, and what a process takes as it goes.
 const SLACK: u64 = 8 << 20;
-
-/// A field of `/proc/self/status`, in bytes.
-fn status(field: &str) -> u64 {
-    let text = fs::read_to_string("/proc/self/status").unwrap();
-    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
-    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib << 10
-}
 
 /// What the child does: not a test of its own, it runs only when it is told what.
 #[test]
@@ -42,43 +35,21 @@ fn child_that_writes_and_measures_itself() {
         "packed" => matrix,
         _ => matrix.transpose(0, 1).unwrap(),
     };
-    // "5" sets the mark back to what is resident now.
-    fs::write("/proc/self/clear_refs", "5").unwrap();
-    let before = status("VmHWM:");
+    let mark = Mark::reset();
     let tensor = match mode {
         "copied" => tensor.contiguous_in(memory::cpu()).unwrap(),
         _ => tensor,
     };
     let report = save(path, &[("x", tensor)], &Default::default()).unwrap();
-    // The kernel counts pages in batches, so what stands still may seem to sink a little.
-    let rise = status("VmHWM:").saturating_sub(before);
-    println!(
-        "RISE {rise} {} {}",
-        report.tensor_bytes, report.gathered_bytes
-    );
+    say(&[mark.rise(), report.tensor_bytes, report.gathered_bytes]);
 }
 
 /// How far the mark rose in a child, and how many bytes were gathered.
 fn measure(mode: &str, path: &Path) -> (u64, u64) {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "child_that_writes_and_measures_itself",
-            "--nocapture",
-        ])
-        .env(CHILD, format!("{mode} {}", path.display()))
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let line = text
-        .lines()
-        .find_map(|line| line.split_once("RISE "))
-        .unwrap_or_else(|| panic!("the child said nothing: {text}{errors}"))
-        .1;
-    let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
-    assert_eq!(numbers[1], TENSOR);
-    (numbers[0], numbers[2])
+    let task = format!("{mode} {}", path.display());
+    let [rise, bytes, gathered] = child("child_that_writes_and_measures_itself", CHILD, &task);
+    assert_eq!(bytes, TENSOR);
+    (rise, gathered)
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //!   any length, so some have not the alignment that their elements need. [`Misaligned`] says
 //!   what becomes of them, and the report counts them.
 //!
-//! `tests/weights_map.rs` compares it with a load, file by file and byte by byte.
+//! `tests/weights_map` compares it with a load, file by file and byte by byte.
 
 use std::fmt;
 use std::path::Path;

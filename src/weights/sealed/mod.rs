@@ -13,7 +13,7 @@
 //! files and the other processes do, so mapping it is safe. What it *says* may still be anything:
 //! [`image`] believes none of it.
 //!
-//! `tests/weights_sealed.rs` compares it with a load, feeds it hostile memory, and counts the
+//! `tests/weights_sealed` compares it with a load, feeds it hostile memory, and counts the
 //! pages of two processes.
 
 mod fault;
