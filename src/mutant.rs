@@ -38,6 +38,12 @@ pub enum Mutant {
     SlabExhaustedEarly,
     /// `SlabAllocator`: who is refused does not wait for the blocks that a trim has.
     SlabForgetsTrim,
+    /// `CachingPool`: a block is lost where a cache is emptied.
+    PoolLosesFlushed,
+    /// `CachingPool`: refuses although others are in the middle of a call.
+    PoolRefusesEarly,
+    /// `CachingPool`: a trim leaves what it gives back in the index.
+    PoolTrimsInPlace,
     /// `SlabAllocator`: a raw id is checked and given back in two steps.
     GiveBackTwoSteps,
     /// `Meter`: finds the new peak under one lock, writes it under another.
@@ -161,7 +167,7 @@ pub enum Mutant {
 #[cfg(any(loom, tenslab_tsan, tenslab_mutants))]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 73] = [
+    pub const ALL: [Mutant; 76] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -176,6 +182,9 @@ impl Mutant {
         Mutant::SlabStealsNothing,
         Mutant::SlabExhaustedEarly,
         Mutant::SlabForgetsTrim,
+        Mutant::PoolLosesFlushed,
+        Mutant::PoolRefusesEarly,
+        Mutant::PoolTrimsInPlace,
         Mutant::GiveBackTwoSteps,
         Mutant::PeakTwoSteps,
         Mutant::BudgetFetchAdd,

@@ -138,7 +138,7 @@ unsafe impl PageSource for Watched {
         unsafe { OsPages::new().commit(region, range) }
     }
 
-    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> Option<usize> {
         self.decommits.fetch_add(1, Ordering::Relaxed);
         self.call_inside();
         self.mark(region, &range, false);

@@ -87,7 +87,7 @@ unsafe impl PageSource for Mapped {
         unsafe { OsPages::new().commit(region, range) }
     }
 
-    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> Option<usize> {
         // SAFETY: the caller's promise; our regions are `OsPages`'.
         unsafe { OsPages::new().decommit(region, range) }
     }

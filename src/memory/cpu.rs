@@ -262,11 +262,11 @@ unsafe impl<P: PageSource> Allocator for CpuAllocator<P> {
         // SAFETY: whole pages inside a region of this source, which begins at a page, and
         // nobody uses them meanwhile (the caller's promise). They stay readable and writable
         // by the source's contract.
-        let resident_bytes = unsafe { self.pages.decommit(&region(block), start..end) };
-        Decommitted {
+        let gone = unsafe { self.pages.decommit(&region(block), start..end) };
+        gone.map_or_else(Decommitted::default, |resident_bytes| Decommitted {
             bytes: end - start,
             resident_bytes,
-        }
+        })
     }
 
     /// Large blocks own their pages; of the others' the global allocator has the rest.

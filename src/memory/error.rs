@@ -67,6 +67,27 @@ pub enum AllocError {
         /// Bytes that callbacks say they gave back before it was refused.
         given_back_bytes: usize,
     },
+    /// The pool cannot have as much memory as that would take.
+    ///
+    /// A request of `largest_free_bytes` bytes (with no alignment above a page) would have
+    /// succeeded in its place.
+    #[error(
+        "{requested_bytes} bytes do not fit the pool: {live_bytes} are in use of {cap_bytes} \
+         that it may have, and {cached_bytes} were free of which no more could be given back; \
+         {largest_free_bytes} bytes could be had"
+    )]
+    PoolExhausted {
+        /// Bytes asked for.
+        requested_bytes: usize,
+        /// Bytes that are taken up by what is out, rounding included.
+        live_bytes: usize,
+        /// Bytes that were in memory and nobody's.
+        cached_bytes: usize,
+        /// Bytes that the pool may have.
+        cap_bytes: usize,
+        /// The largest request that would have been served.
+        largest_free_bytes: usize,
+    },
     /// The block cannot be made longer where it stands.
     #[error("a block of {capacity} bytes cannot grow to {bytes} where it stands")]
     CannotGrow {
@@ -106,7 +127,9 @@ impl AllocError {
             } => *requested_bytes <= *limit_bytes,
             error => matches!(
                 error,
-                AllocError::OutOfMemory { .. } | AllocError::Exhausted { .. }
+                AllocError::OutOfMemory { .. }
+                    | AllocError::Exhausted { .. }
+                    | AllocError::PoolExhausted { .. }
             ),
         }
     }

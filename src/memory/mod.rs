@@ -51,9 +51,11 @@ mod mapped;
 mod meter;
 mod pages;
 pub(crate) mod poison;
+mod pool;
 mod populate;
 mod request;
 mod resident;
+mod rows;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
 mod seat;
 mod shared;
@@ -77,6 +79,10 @@ pub use self::mapped::{SealedMemory, UnsealedMemory};
 pub use self::meter::{Meter, MeterReport, MeterStats, Scope, ScopeStats, ScopeTagStats, TagStats};
 pub use self::pages::{
     FakePages, HeapPages, HugePages, OsPages, PageCounts, PageSource, Region, resident_bytes,
+};
+pub use self::pool::{
+    CachingPool, DryRun, LocalCache, MapSpan, PoolMap, PoolOptions, PoolReport, RungCounts,
+    SpanKind, TrimPolicy,
 };
 pub use self::populate::populate;
 pub use self::request::{MAX_ALIGN, Request, Tag};

@@ -161,6 +161,25 @@ impl<T> Deref for Held<'_, T> {
     }
 }
 
+/// A place without an owner, apart from all others.
+#[derive(Debug, Default)]
+pub(super) struct Lone<T>(CachePadded<Seat<T>>);
+
+impl<T> Lone<T> {
+    /// The place. `None`: somebody is there. Never waits.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Held<'_, T>> {
+        let stopped = self.0.door.stop();
+        // Not `then_some`: one that is made and dropped would leave for the other.
+        stopped.then(|| self.0.held(self.0.door.stopped()))
+    }
+
+    /// What is kept there, to look at what may be looked at.
+    pub(super) fn kept(&self) -> &T {
+        &self.0.kept
+    }
+}
+
 /// A place for each thread that has a seat, and some for the others.
 #[derive(Debug)]
 pub struct Seats<T>([CachePadded<Seat<T>>; PLACES]);

@@ -108,7 +108,7 @@ unsafe impl PageSource for CountedPages {
         unsafe { OsPages::new().commit(region, range) }
     }
 
-    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> Option<usize> {
         // SAFETY: the caller's promise; our regions are `OsPages`'.
         unsafe { OsPages::new().decommit(region, range) }
     }
@@ -185,7 +185,7 @@ unsafe impl PageSource for RoomyPages {
         Ok(())
     }
 
-    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> Option<usize> {
         // SAFETY: the caller's promise; the region is the first part of one of `OsPages`.
         unsafe { OsPages::new().decommit(region, range) }
     }

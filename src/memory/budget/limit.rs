@@ -336,11 +336,16 @@ impl Limit {
 
     /// Charges `bytes` bytes, with pressure where they do not fit.
     #[inline]
-    pub(super) fn take(&self, bytes: usize) -> Result<(), AllocError> {
+    pub(in crate::memory) fn take(&self, bytes: usize) -> Result<(), AllocError> {
         match self.core.try_take(bytes) {
             Ok(()) => Ok(()),
             Err(refusal) => self.take_under_pressure(bytes, refusal),
         }
+    }
+
+    /// Counts `bytes`, if they fit as it is: no callback is asked.
+    pub(in crate::memory) fn try_take(&self, bytes: usize) -> bool {
+        self.core.try_take(bytes).is_ok()
     }
 
     #[cold]
@@ -388,7 +393,7 @@ impl Limit {
         shortage(0).map_or(0, |first| self.core.press(first, shortage))
     }
 
-    pub(super) fn give_back(&self, bytes: usize) {
+    pub(in crate::memory) fn give_back(&self, bytes: usize) {
         self.core.give_back(bytes);
     }
 

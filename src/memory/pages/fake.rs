@@ -171,6 +171,15 @@ unsafe impl<P: PageSource> PageSource for FakePages<P> {
         self.source.page_bytes()
     }
 
+    fn reserves_freely(&self) -> bool {
+        // It notes each page of a region, committed or not.
+        false
+    }
+
+    fn decommits_to_zero(&self) -> bool {
+        self.source.decommits_to_zero()
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Result<Region, AllocError> {
         self.call(bytes)?;
         let region = self.source.reserve(bytes, align)?;
@@ -191,13 +200,12 @@ unsafe impl<P: PageSource> PageSource for FakePages<P> {
         Ok(())
     }
 
-    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
-        if self.mark(region, &range, false).is_err() {
-            return 0;
-        }
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> Option<usize> {
+        self.mark(region, &range, false).ok()?;
         self.state.lock().counts.decommits += 1;
+        // By the books they went, also where the source below gives nothing back.
         // SAFETY: of a region that is out (checked); unused is the caller's promise.
-        unsafe { self.source.decommit(region, range) }
+        Some(unsafe { self.source.decommit(region, range) }.unwrap_or(0))
     }
 
     unsafe fn grow(&self, region: &mut Region, bytes: usize) -> Result<(), AllocError> {

@@ -46,8 +46,8 @@ unsafe impl PageSource for HeapPages {
         Ok(())
     }
 
-    unsafe fn decommit(&self, _region: &Region, _range: Range<usize>) -> usize {
-        0
+    unsafe fn decommit(&self, _region: &Region, _range: Range<usize>) -> Option<usize> {
+        None
     }
 
     unsafe fn release(&self, region: Region) {

@@ -82,9 +82,22 @@ impl Region {
 /// - A region from `reserve_committed` is committed as a whole, and so is what `grow`
 ///   adds to it, which is zero.
 /// - `page_bytes` is a power of two and never changes.
+/// - Where `decommits_to_zero` says so, it is so.
 pub unsafe trait PageSource: Send + Sync {
     /// Ranges are multiples of this.
     fn page_bytes(&self) -> usize;
+
+    /// Do addresses that are not committed cost nothing, so that who wants to grow in one
+    /// piece may reserve far more than it will use? By default they may.
+    fn reserves_freely(&self) -> bool {
+        false
+    }
+
+    /// Are bytes that were [decommitted](PageSource::decommit), and went, zero once they are
+    /// committed again? By default they are anything.
+    fn decommits_to_zero(&self) -> bool {
+        false
+    }
 
     /// Addresses for at least `bytes` bytes, at a multiple of `align`.
     ///
@@ -129,13 +142,15 @@ pub unsafe trait PageSource: Send + Sync {
     /// Gives the memory of a range back, the addresses stay.
     ///
     /// Returns by how many bytes the process got smaller: the pages of the range that
-    /// were in memory. It may be less than the range, where pages were never touched.
-    /// What is locked into memory stays, and 0 is returned.
+    /// were in memory. It may be less than the range, and 0, where pages were never touched.
+    /// `None`: nothing went, and the range is as it was: where that cannot be, and for what is
+    /// locked into memory.
     ///
     /// # Safety
-    /// The region came from this source and is not given back, the range is committed, its
-    /// ends are multiples of the page size, and nobody uses its bytes meanwhile.
-    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize;
+    /// The region came from this source and is not given back, each page of the range is
+    /// committed or was and has been decommitted, its ends are multiples of the page size, and
+    /// nobody uses its bytes meanwhile.
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> Option<usize>;
 
     /// Makes a region that is committed as a whole `bytes` bytes long, rounded up to whole
     /// [pages](PageSource::page_bytes) and never less than it is, where it stands. By default
@@ -211,6 +226,14 @@ unsafe impl<P: PageSource + ?Sized> PageSource for Arc<P> {
         (**self).page_bytes()
     }
 
+    fn reserves_freely(&self) -> bool {
+        (**self).reserves_freely()
+    }
+
+    fn decommits_to_zero(&self) -> bool {
+        (**self).decommits_to_zero()
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Result<Region, AllocError> {
         (**self).reserve(bytes, align)
     }
@@ -224,7 +247,7 @@ unsafe impl<P: PageSource + ?Sized> PageSource for Arc<P> {
         unsafe { (**self).commit(region, range) }
     }
 
-    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> Option<usize> {
         // SAFETY: the caller's promise, passed on to the source it was made about.
         unsafe { (**self).decommit(region, range) }
     }
@@ -401,7 +424,7 @@ unsafe impl PageSource for OsPages {
         unsafe { HeapPages.commit(region, range) }
     }
 
-    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> Option<usize> {
         // SAFETY: the caller's promise; our regions are the heap source's.
         unsafe { HeapPages.decommit(region, range) }
     }

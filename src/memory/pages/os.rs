@@ -171,6 +171,14 @@ unsafe impl PageSource for OsPages {
         rustix::param::page_size()
     }
 
+    fn reserves_freely(&self) -> bool {
+        true
+    }
+
+    fn decommits_to_zero(&self) -> bool {
+        true
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Result<Region, AllocError> {
         self.map_aligned(bytes, align, ProtFlags::empty(), MapFlags::NORESERVE)
     }
@@ -208,10 +216,10 @@ unsafe impl PageSource for OsPages {
         .map_err(|_| AllocError::OutOfMemory { bytes })
     }
 
-    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> usize {
+    unsafe fn decommit(&self, region: &Region, range: Range<usize>) -> Option<usize> {
         let bytes = range.len();
         if bytes == 0 {
-            return 0;
+            return Some(0);
         }
         // SAFETY: the range is inside the region (the caller's promise).
         let start = unsafe { region.base().add(range.start) };
@@ -221,7 +229,7 @@ unsafe impl PageSource for OsPages {
         // promise), so their contents may go.
         let given =
             unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
-        if given.is_ok() { resident } else { 0 }
+        given.is_ok().then_some(resident)
     }
 
     unsafe fn grow(&self, region: &mut Region, bytes: usize) -> Result<(), AllocError> {

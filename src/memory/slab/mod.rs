@@ -7,7 +7,7 @@
 //!              tier        chains of idle blocks, one lock       tier.rs
 //!                 │ ▲      carve, trim                           trim.rs
 //!                 ▼ │
-//!              rows        regions of pages, each twice as       rows.rs
+//!              rows        regions of pages, each twice as       table.rs
 //!                          large as the one before, and a
 //!                          table: 72 bytes a block
 //! ```
@@ -33,16 +33,17 @@ use std::ptr::NonNull;
 
 mod magazine;
 mod raw;
-mod rows;
 mod supply;
+mod table;
 mod tier;
 mod trim;
 
 use self::magazine::Magazines;
 pub use self::raw::{BlockError, BlockId};
-use self::rows::{BLOCK_ROWS, Rows, Table};
+use self::table::{BLOCK_ROWS, Table};
 use self::tier::Tier;
 use super::poison::{poison, unpoison, unspecified};
+use super::rows::Rows;
 use super::{
     AllocError, Allocator, Block, HeaderSlot, OsPages, PageSource, Region, Request, Stats,
 };
@@ -56,6 +57,12 @@ const GRAIN: usize = 64;
 
 /// The first row of a growing slab is about this large; the later ones double.
 const FIRST_ROW_BYTES: usize = 1 << 20;
+
+/// As [`FIRST_ROW_BYTES`], for a slab that is one of many.
+const CLASS_ROW_BYTES: usize = 64 << 10;
+
+/// The most that a slab which is one of many can have in blocks.
+const MOST_CLASS_BYTES: usize = if usize::BITS > 32 { 1 << 44 } else { 1 << 28 };
 
 /// Equal blocks, handed out in constant time, from any thread.
 ///
@@ -150,6 +157,16 @@ impl<P: PageSource> SlabAllocator<P> {
         Self::with_first_row(block_bytes, blocks, pages, |_| all)
     }
 
+    /// For one size of many: it begins with a row of [`CLASS_ROW_BYTES`], and has as many blocks
+    /// as its addresses can be counted for.
+    pub(super) fn of_class(block_bytes: usize, pages: P) -> Result<Self, AllocError> {
+        let blocks = (MOST_CLASS_BYTES / block_bytes.max(GRAIN)).min(NIL as usize - 1);
+        #[allow(clippy::cast_possible_truncation, reason = "below NIL")]
+        Self::with_first_row(block_bytes, blocks as u32, pages, |stride| {
+            (CLASS_ROW_BYTES / stride).max(1).ilog2()
+        })
+    }
+
     /// `first` says how many blocks of some bytes are in the first row, as a power of two.
     fn with_first_row(
         block_bytes: usize,
@@ -209,29 +226,9 @@ impl<P: PageSource> SlabAllocator<P> {
         u32::try_from(in_use).unwrap_or(0)
     }
 
-    /// The first byte of `block`. `None` where its row is not there.
+    /// A block whose cookie is its number and `mark`, which has no bit below 2^32.
     #[inline]
-    fn start(&self, block: u32) -> Option<NonNull<u8>> {
-        let (row, index) = self.rows.place(block);
-        let base = self.rows.base(row)?;
-        // SAFETY: in bounds: `place` gave an index below the row's length, because only
-        // blocks of the slab are asked for, and the row's region has `block_bytes` for each.
-        Some(unsafe { base.add(index as usize * self.block_bytes) })
-    }
-}
-
-/// A wrapped sum of what went up and down.
-fn not_negative(sum: usize) -> usize {
-    usize::try_from(sum.cast_signed()).unwrap_or(0)
-}
-
-// SAFETY: a block is handed out by `take` to one holder at a time (its number leaves the
-// magazine, the chain or the row that it was in, and comes back in `put`). Its bytes are
-// committed pages, zero or written before, so initialised; it is `self.align`-aligned
-// because the region and the stride are. Regions do not move with the allocator value.
-unsafe impl<P: PageSource> Allocator for SlabAllocator<P> {
-    #[inline]
-    fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
+    pub(super) fn allocate_marked(&self, request: Request, mark: u64) -> Result<Block, AllocError> {
         let (bytes, align, tag) = (request.bytes(), request.align(), request.tag());
         if bytes == 0 {
             return Ok(Block::new(request.dangling(), 0, 0, u64::from(NIL), tag));
@@ -260,7 +257,45 @@ unsafe impl<P: PageSource> Allocator for SlabAllocator<P> {
             // SAFETY: `bytes` bytes of a block that is ours until it is returned.
             unsafe { start.write_bytes(0, bytes) };
         }
-        Ok(Block::new(start, bytes, self.block_bytes, u64::from(block), tag).with_header(header))
+        let cookie = u64::from(block) | mark;
+        Ok(Block::new(start, bytes, self.block_bytes, cookie, tag).with_header(header))
+    }
+
+    /// Takes a block back by its number, where `len` bytes of it were asked for.
+    ///
+    /// # Safety
+    /// As [`release_block`](Allocator::release_block), of the block that begins at `start`.
+    #[inline]
+    pub(super) unsafe fn release_number(&self, start: NonNull<u8>, number: u32, len: usize) {
+        // SAFETY: the block is committed, and nobody uses it any more (the caller's promise).
+        unsafe { poison(start, self.block_bytes) };
+        self.put(number, len);
+    }
+
+    /// The first byte of `block`. `None` where its row is not there.
+    #[inline]
+    fn start(&self, block: u32) -> Option<NonNull<u8>> {
+        let (row, index) = self.rows.place(block);
+        let base = self.rows.base(row)?;
+        // SAFETY: in bounds: `place` gave an index below the row's length, because only
+        // blocks of the slab are asked for, and the row's region has `block_bytes` for each.
+        Some(unsafe { base.add(index as usize * self.block_bytes) })
+    }
+}
+
+/// A wrapped sum of what went up and down.
+fn not_negative(sum: usize) -> usize {
+    usize::try_from(sum.cast_signed()).unwrap_or(0)
+}
+
+// SAFETY: a block is handed out by `take` to one holder at a time (its number leaves the
+// magazine, the chain or the row that it was in, and comes back in `put`). Its bytes are
+// committed pages, zero or written before, so initialised; it is `self.align`-aligned
+// because the region and the stride are. Regions do not move with the allocator value.
+unsafe impl<P: PageSource> Allocator for SlabAllocator<P> {
+    #[inline]
+    fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
+        self.allocate_marked(request, 0)
     }
 
     #[inline]
@@ -272,9 +307,8 @@ unsafe impl<P: PageSource> Allocator for SlabAllocator<P> {
             debug_assert!(false, "a block of another allocator: {block:?}");
             return;
         };
-        // SAFETY: the block is committed, and nobody uses it any more (the caller's promise).
-        unsafe { poison(block.as_ptr(), self.block_bytes) };
-        self.put(number, block.len());
+        // SAFETY: the caller's promise.
+        unsafe { self.release_number(block.as_ptr(), number, block.len()) };
     }
 
     /// `requested`, `live` and `cached` are of blocks that were used and keep their pages.

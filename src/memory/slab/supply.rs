@@ -6,7 +6,7 @@
 //! ```
 
 use super::magazine::{BATCH, Held};
-use super::rows::{BLOCK_ROWS, table_bytes};
+use super::table::{BLOCK_ROWS, table_bytes};
 use super::tier::{Tier, map};
 use super::{Bytes, HeaderSlot, NIL, PageSource, SlabAllocator};
 use crate::memory::AllocError;

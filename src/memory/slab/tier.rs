@@ -6,12 +6,12 @@
 //!   rows      carved: 8 of 8, 3 of 8     blocks past these were never out
 //! ```
 //!
-//! Links are numbers in the [table](super::rows), never in the blocks: a stale write
+//! Links are numbers in the [table](super::table), never in the blocks: a stale write
 //! through a raw pointer cannot corrupt a chain, and a block's own cache lines are not
 //! touched to give it back. Chains are plain code for whoever has the lock (or the whole
 //! chain). A batch costs one locking. Why a lock: `docs/decisions/0002`.
 
-use super::rows::{BLOCK_ROWS, TABLE_ROWS, Table};
+use super::table::{BLOCK_ROWS, TABLE_ROWS, Table};
 use super::{NIL, PageSource, Region};
 
 /// Blocks, one above the other.

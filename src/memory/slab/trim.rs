@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::super::pages::resident_region;
 use super::super::poison::unpoison;
-use super::rows::{BLOCK_ROWS, Table};
+use super::table::{BLOCK_ROWS, Table};
 use super::tier::Chain;
 use super::{NIL, PageSource, Region, SlabAllocator};
 
@@ -347,13 +347,6 @@ impl<P: PageSource> SlabAllocator<P> {
         }
         // SAFETY: in the region, whole pages, committed, wholly of blocks that nobody uses
         // until they are committed again.
-        let bytes = unsafe { self.pages.decommit(region, pages.clone()) };
-        if bytes == 0 {
-            // SAFETY: a copy of the row's own region.
-            if unsafe { self.pages.commit(region, pages.clone()) }.is_ok() {
-                return None;
-            }
-        }
-        Some(bytes)
+        unsafe { self.pages.decommit(region, pages.clone()) }
     }
 }

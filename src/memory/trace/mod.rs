@@ -28,6 +28,7 @@ pub use self::book::TraceHeader;
 pub use self::event::{Allocation, Event, EventKind, LiveBlock, Name};
 pub use self::recording::Recording;
 pub use self::replay::ReplayReport;
+pub(super) use self::replay::Target;
 pub use self::row::{TraceError, TraceProblem};
 pub use self::simulated::Simulated;
 

@@ -67,6 +67,11 @@ impl Recording {
         replay::run(&self.events, allocator)
     }
 
+    /// Does it all again with something that is like an allocator.
+    pub(in crate::memory) fn replay_into(&self, target: &impl replay::Target) -> super::ReplayReport {
+        replay::run(&self.events, target)
+    }
+
     /// Does it all again with addresses alone: no memory is taken, however large the
     /// blocks of the recording are.
     #[must_use]

@@ -67,7 +67,7 @@ impl ReplayReport {
 }
 
 /// What a recording is played into. A block is given back by dropping it.
-pub(super) trait Target {
+pub(in crate::memory) trait Target {
     type Held<'a>: Held
     where
         Self: 'a;
@@ -77,13 +77,13 @@ pub(super) trait Target {
     fn now(&self) -> Stats;
 }
 
-pub(super) trait Held {
+pub(in crate::memory) trait Held {
     fn address(&self) -> usize;
     fn capacity(&self) -> usize;
 }
 
 /// A block of an allocator, which goes back when it is dropped.
-pub(super) struct Lease<'a, A: Allocator + ?Sized> {
+pub(in crate::memory) struct Lease<'a, A: Allocator + ?Sized> {
     allocator: &'a A,
     block: ManuallyDrop<Block>,
 }

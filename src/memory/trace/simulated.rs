@@ -41,7 +41,7 @@ struct Space {
 
 /// A block of a [`Simulated`], which goes back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(in crate::memory) struct Place<'a> {
     space: &'a RefCell<Space>,
     pub(super) address: usize,
     pub(super) capacity: usize,

@@ -1,0 +1,681 @@
+//! [`CachingPool`]: everything of varying size, out of one reservation.
+//!
+//! ```text
+//!   up to 32 KiB   class ──▶ slab of that class                  classes.rs, ../slab
+//!                              │ regions, capped                 space.rs
+//!   above          cache ──▶ heap ──▶ pages of one reservation   cache.rs, heap/
+//!                  │ exactly as many pages, no lock
+//!                  ▼ nothing there
+//!                  heap: best fit of what is in memory           ladder.rs
+//!                  ▼ nothing fits
+//!                  all caches emptied, best fit again
+//!                  ▼ still nothing
+//!                  pages committed; under a cap free ones go back elsewhere first,
+//!                  then the slabs' idle ones, then the limit's callbacks are asked
+//!                  ▼ refused
+//!                  an error, said only with everything in hand at once
+//! ```
+//!
+//! The heap has no size classes: blocks are whole pages, carved from the shortest free run that
+//! is long enough and joined with their neighbours when they come back. Size classes strand
+//! memory where sizes vary, for what was freed at one size is no use at another: on the shapes
+//! of inference they reserve 2 to 9 times what is live, and a best fit that joins 1.00 to 1.21
+//! times (docs/allocators.md says how that is measured).
+//!
+//! # Who may touch what
+//!
+//! The heap's books are under one lock. No system call is made under it, but for a row of its
+//! records: pages that a call commits or gives back are in that call's hands meanwhile, and in
+//! no run. Order of taking: the list of local caches, then a cache, then the heap; a limit's
+//! callbacks are asked with none of them. `loom_tests/pool.rs` explores it.
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+mod cache;
+mod classes;
+mod dry_run;
+mod heap;
+mod ladder;
+mod local;
+mod map;
+mod options;
+mod report;
+mod space;
+mod trim;
+
+use self::cache::{Cache, Entry, Own, Room};
+pub use self::dry_run::DryRun;
+use self::heap::{Headers, Heap};
+use self::ladder::{Rungs, Wanted};
+use self::local::Local;
+pub use self::local::LocalCache;
+pub use self::map::{MapSpan, PoolMap, SpanKind};
+pub use self::options::{PoolOptions, TrimPolicy};
+pub use self::report::{PoolReport, RungCounts};
+use self::space::Space;
+use self::trim::Ages;
+use super::poison::{poison, unpoison, unspecified};
+use super::seat::Seats;
+use super::slab::SlabAllocator;
+use super::{
+    AllocError, Allocator, Block, Decommitted, HugePages, OsPages, PageSource, Region, Request,
+    Stats,
+};
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
+
+/// Blocks of up to so many bytes are kept for the thread that gave them back.
+const SEAT_BLOCK_BYTES: usize = 1 << 20;
+
+/// So many bytes of them.
+const SEAT_BYTES: usize = 4 << 20;
+
+/// The heap commits so much more than was asked for, that it need not do so again at once.
+const COMMIT_BYTES: usize = 2 << 20;
+
+/// Everything of varying size: small blocks by class from slabs, large ones by best fit from
+/// one growable reservation, in which free neighbours are always one.
+///
+/// What is given back is kept, and is handed out again without a system call and with its pages.
+/// It goes back to the system by [`trim`](Allocator::trim), by a [`TrimPolicy`], or when the pool
+/// needs the room under its [cap](PoolOptions::cap_bytes). A handle is cheap to clone; put one
+/// into a [`SharedAllocator`](super::SharedAllocator) and keep another for [`report`](Self::report)
+/// and [`map`](Self::map).
+///
+/// Blocks of more than 32 KiB are whole pages, aligned to a page; up to there a block is at most
+/// a fifth larger than asked for (from 320 bytes on). Any alignment up to
+/// [`MAX_ALIGN`](super::MAX_ALIGN). Zeroed memory costs nothing where the pages were never used,
+/// which the pool knows of each page.
+///
+/// Cost, to allocate and to give back: up to 32 KiB a slab's; up to 1 MiB, where this thread
+/// gave back a block of as many pages, a few plain loads and stores; else a short lock and a
+/// search through a tree. No heap block anywhere. Any thread may do anything here; the same
+/// calls from one thread lead to the same layout.
+///
+/// ```
+/// use tenslab::memory::{Allocator, CachingPool, SharedAllocator};
+///
+/// let pool = CachingPool::new()?;
+/// let memory = SharedAllocator::new(pool.clone());
+/// let prefill = memory.allocate(40 << 20, 64)?;
+/// drop(prefill);
+/// // One larger and one smaller out of what was there: nothing new is committed.
+/// let before = pool.report().committed_bytes;
+/// let _decode = (memory.allocate(25 << 20, 64)?, memory.allocate(15 << 20, 64)?);
+/// assert_eq!(pool.report().committed_bytes, before);
+/// # Ok::<(), tenslab::memory::AllocError>(())
+/// ```
+pub struct CachingPool<P: PageSource = OsPages>(Arc<Core<P>>);
+
+impl<P: PageSource> Clone for CachingPool<P> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// The heap and what is counted with it.
+struct Books {
+    heap: Heap,
+    /// Bytes asked for by blocks of the heap that went out past the caches, less those that
+    /// came back, wrapping: a part of a sum.
+    requested_bytes: usize,
+    /// Blocks that the heap had, in memory.
+    fits: u64,
+    /// Of caches that are gone.
+    hits: usize,
+}
+
+/// What all handles share.
+struct Core<P: PageSource> {
+    slabs: Box<[SlabAllocator<Arc<Space<P>>>]>,
+    seats: Seats<Cache>,
+    seat_room: Room,
+    locals: Mutex<Vec<Arc<Local>>>,
+    books: Mutex<Books>,
+    headers: Headers,
+    /// The heap's addresses.
+    region: Region,
+    page_log2: u32,
+    space: Arc<Space<P>>,
+    /// Blocks whose owners have given pages of them back.
+    holey: AtomicUsize,
+    rungs: Rungs,
+    ages: Ages,
+}
+
+// SAFETY: the region belongs to the core alone, and which of its pages are whose is decided under
+// the lock of its books and by who has a block. All else is `Send`.
+unsafe impl<P: PageSource> Send for Core<P> {}
+// SAFETY: as above: nothing reaches the region's bytes but whoever has a block of it, or pages of
+// it in its hands.
+unsafe impl<P: PageSource> Sync for Core<P> {}
+
+/// Which cache a call looks into.
+#[derive(Clone, Copy)]
+enum Home<'a> {
+    /// That of the calling thread.
+    Seat,
+    Local(&'a Local),
+}
+
+impl CachingPool {
+    /// A pool without a cap, over the system's pages: see [`PoolOptions`].
+    ///
+    /// # Errors
+    /// As [`PoolOptions::build`].
+    pub fn new() -> Result<Self, AllocError> {
+        PoolOptions::new().build()
+    }
+}
+
+impl<P: PageSource> CachingPool<P> {
+    fn new_handle(core: Core<P>) -> Self {
+        Self(Arc::new(core))
+    }
+
+    fn of(core: &Arc<Core<P>>) -> Self {
+        Self(Arc::clone(core))
+    }
+
+    fn core(&self) -> &Arc<Core<P>> {
+        &self.0
+    }
+
+    /// A cache of one worker's own, that keeps up to `keep_bytes` bytes of large blocks.
+    ///
+    /// Cost: two heap blocks, and a place in the list that a growing pool looks through.
+    #[must_use]
+    pub fn local_cache(&self, keep_bytes: usize) -> LocalCache<P> {
+        LocalCache::new(self, keep_bytes)
+    }
+
+    /// All caches give what they hold to the heap, where it joins its neighbours; what a thread
+    /// is doing at this very moment is left alone. No call needs it: a pool that would grow does
+    /// so first.
+    pub fn flush(&self) {
+        self.0.empty_caches();
+        for slab in &self.0.slabs {
+            slab.flush();
+        }
+    }
+
+    /// Gives up to `bytes` bytes of free memory back to the system, what was free the longest
+    /// first, of the last block only as much as is needed. Small sizes are left alone, but by
+    /// [`trim`](Allocator::trim).
+    ///
+    /// Returns how many bytes are committed no more. They may not all have been in memory.
+    pub fn trim_bytes(&self, bytes: usize) -> usize {
+        self.0.empty_caches();
+        self.0.trim_warm(bytes, None).committed_bytes
+    }
+}
+
+impl<P: PageSource> Core<P> {
+    fn new(pages: P, options: &PoolOptions) -> Result<Self, AllocError> {
+        let page_bytes = pages.page_bytes();
+        let cap = options.limit.limit_bytes();
+        let cheap = pages.reserves_freely();
+        let wanted = options.reservation_bytes.unwrap_or(match (cheap, cap) {
+            (true, usize::MAX) if usize::BITS > 32 => 1 << 40,
+            (true, cap) if cap < usize::MAX => cap.saturating_mul(16).max(1 << 30),
+            (false, cap) if cap < usize::MAX => cap,
+            _ => 256 << 20,
+        });
+        let region = reserve(&pages, wanted)?;
+        let page_log2 = page_bytes.trailing_zeros();
+        // Numbers of pages are u32s, of which one is taken.
+        let all = u32::try_from(region.bytes() >> page_log2).unwrap_or(u32::MAX - 1);
+        let headers = Headers::new();
+        let heap = match Heap::new(all.min(u32::MAX - 1), &pages, &headers) {
+            Ok(heap) => heap,
+            Err(error) => {
+                // SAFETY: reserved from this source just now, and nobody has seen it.
+                unsafe { pages.release(region) };
+                return Err(error);
+            }
+        };
+        let space = Arc::new(Space::new(pages, options.limit.clone()));
+        let mut core = Self {
+            slabs: Box::default(),
+            seats: Seats::default(),
+            seat_room: Room { block: 0, all: 0 },
+            locals: Mutex::new(Vec::new()),
+            books: Mutex::new(Books {
+                heap,
+                requested_bytes: 0,
+                fits: 0,
+                hits: 0,
+            }),
+            headers,
+            region,
+            page_log2,
+            space,
+            holey: AtomicUsize::new(0),
+            rungs: Rungs::default(),
+            ages: Ages::new(options.trim),
+        };
+        // From here on the core gives back what it has.
+        core.seat_room = Room {
+            block: core.pages_up_to(SEAT_BLOCK_BYTES),
+            all: core.pages_up_to(SEAT_BYTES),
+        };
+        core.slabs = classes::classes()
+            .map(|class| SlabAllocator::of_class(classes::bytes(class), Arc::clone(&core.space)))
+            .collect::<Result<_, _>>()?;
+        Ok(core)
+    }
+
+    #[inline]
+    fn bytes(&self, pages: u32) -> usize {
+        (pages as usize) << self.page_log2
+    }
+
+    /// How many pages `bytes` bytes take. `None`: more than there can be.
+    #[inline]
+    fn pages(&self, bytes: usize) -> Option<u32> {
+        let mask = (1 << self.page_log2) - 1;
+        u32::try_from((bytes >> self.page_log2) + usize::from(bytes & mask != 0)).ok()
+    }
+
+    /// Whole pages of `bytes` bytes.
+    fn pages_up_to(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes >> self.page_log2).unwrap_or(u32::MAX)
+    }
+
+    fn in_bytes(&self, pages: &Range<u32>) -> Range<usize> {
+        self.bytes(pages.start)..self.bytes(pages.end)
+    }
+
+    /// Where a page of the heap begins.
+    #[inline]
+    fn start(&self, page: u32) -> NonNull<u8> {
+        // SAFETY: in bounds: pages of the heap are numbered to the length of the region.
+        unsafe { self.region.base().add(self.bytes(page)) }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock()
+    }
+
+    #[inline]
+    fn take<'a>(&'a self, home: Home<'a>) -> Option<Own<'a>> {
+        match home {
+            Home::Seat => self.seats.here().map(Own),
+            Home::Local(local) => local.take(),
+        }
+    }
+
+    fn room(&self, home: Home<'_>) -> Room {
+        match home {
+            Home::Seat => self.seat_room,
+            Home::Local(local) => local.room,
+        }
+    }
+
+    #[inline]
+    fn allocate(&self, home: Home<'_>, request: Request) -> Result<Block, AllocError> {
+        let (bytes, align) = (request.bytes(), request.align());
+        if bytes == 0 {
+            return Ok(Block::new(request.dangling(), 0, 0, 0, request.tag()));
+        }
+        if let Some(class) = classes::of(bytes, align) {
+            if self.ages.count_calls() {
+                self.count_call(home);
+            }
+            let block = self.slabs[class].allocate_marked(request, mark(class));
+            // The slab has no memory: a page of the heap does too, and may be there.
+            if block.is_ok() {
+                return block;
+            }
+        }
+        self.allocate_large(home, request)
+    }
+
+    fn allocate_large(&self, home: Home<'_>, request: Request) -> Result<Block, AllocError> {
+        let (bytes, align) = (request.bytes(), request.align());
+        let overflow = AllocError::SizeOverflow { bytes, align };
+        let pages = self.pages(bytes).ok_or(overflow)?;
+        if let Some(mut own) = self.take(home) {
+            let aligned = |entry: &Entry| {
+                let address = self.start(entry.start).addr().get();
+                address & (align - 1) == 0
+            };
+            if let Some(entry) = own.pop(pages, bytes, aligned) {
+                let step = self.ages.count_calls() && own.count_call();
+                drop(own);
+                if step {
+                    self.step();
+                }
+                let all = entry.start..entry.start + pages;
+                return Ok(self.hand_out(request, entry.piece, all.clone(), &all));
+            }
+        }
+        let taken = self.take_from_heap(home, self.wanted(request, pages))?;
+        let all = taken.start..taken.start + taken.pages;
+        Ok(self.hand_out(request, taken.piece, all, &taken.dirty))
+    }
+
+    /// Pages that are the caller's now, as a block. All but the `dirty` ones are zero.
+    #[inline]
+    fn hand_out(
+        &self,
+        request: Request,
+        piece: u32,
+        pages: Range<u32>,
+        dirty: &Range<u32>,
+    ) -> Block {
+        let (start, bytes) = (self.start(pages.start), request.bytes());
+        // SAFETY: `bytes` bytes of committed pages.
+        unsafe { unpoison(start, bytes) };
+        if !request.is_zeroed() {
+            unspecified(start, bytes);
+        } else if !dirty.is_empty() {
+            let from = self.bytes(dirty.start - pages.start);
+            let until = self.bytes(dirty.end - pages.start).min(bytes);
+            // SAFETY: in bounds: the dirty pages are some of the block's.
+            let first = unsafe { start.add(from) };
+            // SAFETY: bytes of a block that is ours until it is returned.
+            unsafe { first.write_bytes(0, until.saturating_sub(from)) };
+        }
+        let Some(header) = self.headers.of(piece) else {
+            unreachable!("a piece that is somebody's has a header")
+        };
+        let capacity = self.bytes(pages.end - pages.start);
+        Block::new(start, bytes, capacity, u64::from(piece), request.tag()).with_header(header)
+    }
+
+    /// # Safety
+    /// As [`release_block`](Allocator::release_block).
+    #[inline]
+    unsafe fn release(&self, home: Home<'_>, block: Block) {
+        if block.is_empty() {
+            return;
+        }
+        let (cookie, start, (len, capacity)) = (block.cookie(), block.as_ptr(), block.size());
+        #[allow(clippy::cast_possible_truncation, reason = "the halves of a cookie")]
+        let (number, class) = (cookie as u32, (cookie >> 32) as usize);
+        if let Some(class) = class.checked_sub(1) {
+            if self.ages.count_calls() {
+                self.count_call(home);
+            }
+            // SAFETY: the caller's promise; the cookie says that it is of this slab.
+            unsafe { self.slabs[class].release_number(start, number, len) };
+            return;
+        }
+        // SAFETY: committed, and nobody uses it any more (the caller's promise).
+        unsafe { poison(start, capacity) };
+        let offset = start.addr().get() - self.region.base().addr().get();
+        let entry = Entry {
+            piece: number,
+            start: self.pages_up_to(offset),
+            pages: self.pages_up_to(capacity),
+        };
+        self.put(home, entry, len);
+    }
+
+    /// Takes back a block of the heap for which `len` bytes were asked.
+    #[inline]
+    fn put(&self, home: Home<'_>, entry: Entry, len: usize) {
+        let room = self.room(home);
+        // Relaxed: whoever made holes in this block did so before it came back.
+        if entry.pages > room.block || self.holey.load(Ordering::Relaxed) > 0 {
+            return self.put_into_heap(entry, len);
+        }
+        let Some(mut own) = self.take(home) else {
+            return self.put_into_heap(entry, len);
+        };
+        own.count_back(len);
+        let step = self.ages.count_calls() && own.count_call();
+        while own.push(entry, room).is_err() {
+            let (batch, count) = own.drain();
+            self.put_batch(&batch[..count]);
+        }
+        drop(own);
+        if step {
+            self.step();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_batch(&self, batch: &[Entry]) {
+        let mut books = self.books();
+        books.heap.clock = self.ages.now();
+        for entry in batch {
+            books.heap.give_back(entry.piece);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_into_heap(&self, entry: Entry, len: usize) {
+        let mut books = self.books();
+        books.requested_bytes = books.requested_bytes.wrapping_sub(len);
+        books.heap.clock = self.ages.now();
+        if books.heap.has_holes(entry.piece) {
+            let segment = books.heap.give_back_held(entry.piece);
+            drop(books);
+            // Relaxed: a count of them.
+            self.holey.fetch_sub(1, Ordering::Relaxed);
+            self.decommit_held(segment);
+            return;
+        }
+        books.heap.give_back(entry.piece);
+        let warm = books.heap.warm_pages() << self.page_log2;
+        drop(books);
+        if warm > self.ages.policy.keep_bytes {
+            self.keep_less(warm);
+        }
+    }
+
+    /// # Safety
+    /// As [`grow_block`](Allocator::grow_block).
+    unsafe fn grow(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
+        let (len, capacity) = (block.len(), block.capacity());
+        let refused = AllocError::CannotGrow { bytes, capacity };
+        let Ok(piece) = u32::try_from(block.cookie()) else {
+            return Err(refused); // of a class
+        };
+        let wanted = self.pages(bytes).filter(|_| len > 0).ok_or(refused)?;
+        let more = wanted.saturating_sub(self.pages_up_to(capacity));
+        if more > 0 {
+            self.grow_piece(piece, more, refused)?;
+        }
+        let mut books = self.books();
+        books.requested_bytes = books.requested_bytes.wrapping_add(bytes - len);
+        drop(books);
+        // SAFETY: `bytes` bytes of committed pages that are the block's.
+        unsafe { unpoison(block.as_ptr(), bytes) };
+        block.set_grown(bytes, capacity.max(self.bytes(wanted)));
+        Ok(())
+    }
+
+    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
+        let capacity = block.capacity();
+        if bytes <= capacity {
+            return Some(capacity);
+        }
+        let of_heap = u32::try_from(block.cookie()).is_ok() && !block.is_empty();
+        (of_heap).then(|| self.pages(bytes).map(|pages| self.bytes(pages)))?
+    }
+
+    /// Whole pages of a part of a block.
+    fn inner_pages(&self, block: &Block, range: &Range<usize>) -> Range<usize> {
+        let page = 1 << self.page_log2;
+        let before = block.as_ptr().addr().get() - self.region.base().addr().get();
+        let start = (before + range.start).next_multiple_of(page);
+        let mut end = before + range.end;
+        // Behind the last byte of a block is nobody.
+        if range.end == block.len() {
+            end = end.next_multiple_of(page);
+        }
+        start..(end / page * page).max(start)
+    }
+
+    /// # Safety
+    /// As [`decommit`](Allocator::decommit).
+    unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
+        let Ok(piece) = u32::try_from(block.cookie()) else {
+            return Decommitted::default(); // of a class
+        };
+        if block.is_empty() {
+            return Decommitted::default();
+        }
+        let range = self.inner_pages(block, &range);
+        if range.is_empty() {
+            return Decommitted::default();
+        }
+        if self.books().heap.note_holes(piece) {
+            // Relaxed: a count of them; the block itself carries the news to who takes it back.
+            self.holey.fetch_add(1, Ordering::Relaxed);
+        }
+        let bytes = range.len();
+        // SAFETY: whole pages of a block that is out, which nobody uses (the caller's promise).
+        let gone = unsafe { self.space.pages.decommit(&self.region, range) };
+        gone.map_or_else(Decommitted::default, |resident_bytes| Decommitted {
+            bytes,
+            resident_bytes,
+        })
+    }
+
+    /// # Safety
+    /// As [`commit`](Allocator::commit).
+    unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
+        if block.is_empty() || u32::try_from(block.cookie()).is_err() || range.is_empty() {
+            return Ok(());
+        }
+        let page = 1 << self.page_log2;
+        let before = block.as_ptr().addr().get() - self.region.base().addr().get();
+        let pages =
+            (before + range.start) / page * page..(before + range.end).next_multiple_of(page);
+        // SAFETY: our own region; the pages are the block's.
+        unsafe { self.space.pages.commit(&self.region, pages) }
+    }
+
+    #[cold]
+    fn count_call(&self, home: Home<'_>) {
+        if self.take(home).is_some_and(|mut own| own.count_call()) {
+            self.step();
+        }
+    }
+
+    fn wanted(&self, request: Request, pages: u32) -> Wanted {
+        let page = 1_usize << self.page_log2;
+        // Alignments are at most 1 GiB.
+        let align = u32::try_from((request.align() / page).max(1)).unwrap_or(1);
+        let first = self.region.base().addr().get() >> self.page_log2;
+        #[allow(clippy::cast_possible_truncation, reason = "the low bits are what matters")]
+        let phase = (first as u32).wrapping_neg() & (align - 1);
+        Wanted {
+            bytes: request.bytes(),
+            pages,
+            align,
+            phase,
+        }
+    }
+}
+
+/// What tells a block of a class from one of the heap, in its cookie.
+#[inline]
+fn mark(class: usize) -> u64 {
+    (class as u64 + 1) << 32
+}
+
+/// Addresses: `bytes` of them, or half as many, and so on.
+fn reserve<P: PageSource>(pages: &P, bytes: usize) -> Result<Region, AllocError> {
+    const LEAST: usize = 64 << 20;
+    let mut bytes = bytes.max(pages.page_bytes());
+    loop {
+        // Huge pages, where they are used, begin at multiples of their size.
+        match pages.reserve(bytes, HugePages::BYTES.min(bytes.next_power_of_two())) {
+            Err(_) if bytes / 2 >= LEAST => bytes /= 2,
+            result => return result,
+        }
+    }
+}
+
+// SAFETY: a block is handed out to one holder at a time: those of a class by its slab, which
+// keeps the contract; those of the heap are a piece that was held, or in a cache, and came out of
+// there to one caller. Their bytes are committed pages, zero or written before, so initialised;
+// the heap finds places at multiples of the alignment. The region does not move with the value.
+unsafe impl<P: PageSource> Allocator for CachingPool<P> {
+    #[inline]
+    fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
+        self.0.allocate(Home::Seat, request)
+    }
+
+    #[inline]
+    unsafe fn release_block(&self, block: Block) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.release(Home::Seat, block) }
+    }
+
+    /// Blocks of more than 32 KiB grow where they stand, if the pages behind them are free.
+    unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.grow(block, bytes) }
+    }
+
+    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
+        self.0.grown_capacity(block, bytes)
+    }
+
+    /// Blocks of more than 32 KiB can give pages back. They count as the pool's all the same
+    /// until the block comes back: its cap stays kept whenever they are used again.
+    unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.decommit(block, range) }
+    }
+
+    unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.commit(block, range) }
+    }
+
+    /// `cached` is what is in memory and free, in caches, in the heap and in the slabs;
+    /// `unused` the rest of the addresses, `metadata` the records and the slabs' tables.
+    fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    /// All that is free goes back to the system, small sizes too; the addresses stay. No lock is
+    /// held meanwhile, and what others take and give back at the same time is not waited for.
+    ///
+    /// Returns the bytes that were in memory, as the kernel says.
+    fn trim(&self) -> usize {
+        self.0.trim()
+    }
+}
+
+impl<P: PageSource> Drop for Core<P> {
+    fn drop(&mut self) {
+        let region = Region::new(self.region.base(), self.region.bytes(), self.region.align());
+        let books = self.books.get_mut();
+        for (pages, state) in books.heap.walk() {
+            if !state.is_cold() {
+                let bytes = (pages.len()) << self.page_log2;
+                // SAFETY: in bounds: pages of the heap are numbered to the length of the region.
+                let start = unsafe { region.base().add((pages.start as usize) << self.page_log2) };
+                // SAFETY: still mapped. The address range may be somebody else's next.
+                unsafe { unpoison(start, bytes) };
+            }
+        }
+        for row in books.heap.take_regions() {
+            // SAFETY: from this source, once, and no block is out whose header is in it.
+            unsafe { self.space.pages.release(row) };
+        }
+        // SAFETY: from this source, once; whoever had a block kept the pool alive (or broke the
+        // promise of `release_block`).
+        unsafe { self.space.pages.release(region) };
+    }
+}
+
+impl<P: PageSource> fmt::Debug for CachingPool<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CachingPool")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
