@@ -72,9 +72,9 @@ pub enum AllocError {
     /// A request of `largest_free_bytes` bytes (with no alignment above a page) would have
     /// succeeded in its place.
     #[error(
-        "{requested_bytes} bytes do not fit the pool: {live_bytes} are in use of {cap_bytes} \
-         that it may have, and {cached_bytes} were free of which no more could be given back; \
-         {largest_free_bytes} bytes could be had"
+        "{requested_bytes} bytes do not fit the pool: it may have {cap_bytes}, of which \
+         {live_bytes} are in use and {cached_bytes} free; the largest request that fits now is \
+         {largest_free_bytes}"
     )]
     PoolExhausted {
         /// Bytes asked for.
@@ -125,11 +125,14 @@ impl AllocError {
                 limit_bytes,
                 ..
             } => *requested_bytes <= *limit_bytes,
+            AllocError::PoolExhausted {
+                requested_bytes,
+                cap_bytes,
+                ..
+            } => *requested_bytes <= *cap_bytes,
             error => matches!(
                 error,
-                AllocError::OutOfMemory { .. }
-                    | AllocError::Exhausted { .. }
-                    | AllocError::PoolExhausted { .. }
+                AllocError::OutOfMemory { .. } | AllocError::Exhausted { .. }
             ),
         }
     }

@@ -103,9 +103,7 @@ mod tests {
                 (first, row) = (last + 1, row + 1);
             }
             assert!(row <= 33);
-            let lens: u64 = (0..33)
-                .map(|row| u64::from(rows.len(row, 1000)))
-                .sum();
+            let lens: u64 = (0..33).map(|row| u64::from(rows.len(row, 1000))).sum();
             assert_eq!(lens, 1000);
         }
     }

@@ -139,7 +139,11 @@ impl Own<'_> {
     #[inline]
     pub(super) fn push(&mut self, entry: Entry, room: Room) -> Result<(), ()> {
         let len = self.0.len.load(Ordering::Relaxed) as usize;
-        let pages = self.0.pages.load(Ordering::Relaxed).saturating_add(entry.pages);
+        let pages = self
+            .0
+            .pages
+            .load(Ordering::Relaxed)
+            .saturating_add(entry.pages);
         if len == ENTRIES || pages > room.all {
             return Err(());
         }
@@ -148,10 +152,34 @@ impl Own<'_> {
         Ok(())
     }
 
-    /// The blocks that came first leave: at most [`BATCH`].
+    /// The blocks that came first leave, at most [`BATCH`].
     pub(super) fn drain(&mut self) -> ([Entry; BATCH], usize) {
         let len = self.0.len.load(Ordering::Relaxed) as usize;
-        let count = len.min(BATCH);
+        self.drain_some(len.min(BATCH))
+    }
+
+    /// Some of the blocks that came first leave, for one of `pages` pages: as many as it takes,
+    /// or [`BATCH`].
+    pub(super) fn make_room(&mut self, pages: u32, room: Room) -> ([Entry; BATCH], usize) {
+        let len = self.0.len.load(Ordering::Relaxed) as usize;
+        if len == ENTRIES {
+            return self.drain();
+        }
+        let mut over =
+            (self.0.pages.load(Ordering::Relaxed).saturating_add(pages)).saturating_sub(room.all);
+        let count = self.with(|entries| {
+            let enough = entries[..len].iter().take_while(|entry| {
+                let more = over > 0;
+                over = over.saturating_sub(entry.pages);
+                more
+            });
+            enough.count()
+        });
+        self.drain_some(count.min(BATCH))
+    }
+
+    fn drain_some(&mut self, count: usize) -> ([Entry; BATCH], usize) {
+        let len = self.0.len.load(Ordering::Relaxed) as usize;
         let mut batch = [Entry::default(); BATCH];
         self.with(|entries| {
             batch[..count].copy_from_slice(&entries[..count]);

@@ -47,7 +47,9 @@ pub(super) fn of(bytes_wanted: usize, align: usize) -> Option<usize> {
     if align <= GRAIN {
         return Some(class);
     }
-    classes().skip(class).find(|&class| bytes(class).is_multiple_of(align))
+    classes()
+        .skip(class)
+        .find(|&class| bytes(class).is_multiple_of(align))
 }
 
 pub(super) fn classes() -> Range<usize> {
@@ -65,7 +67,10 @@ mod tests {
             assert!(bytes(class) >= wanted, "{wanted}");
             assert!(class == 0 || bytes(class - 1) < wanted, "{wanted}");
             // Four to a doubling: a fifth at the most.
-            assert!(wanted <= 256 || bytes(class) * 4 <= (wanted + GRAIN) * 5, "{wanted}");
+            assert!(
+                wanted <= 256 || bytes(class) * 4 <= (wanted + GRAIN) * 5,
+                "{wanted}"
+            );
         }
         assert_eq!(of(LARGEST + 1, 1), None);
     }

@@ -73,6 +73,7 @@ impl PoolOptions {
     pub fn dry_run(&self, recording: &Recording) -> Result<DryRun, AllocError> {
         let mut options = Self::new();
         options.reservation_bytes = self.reservation_bytes;
+        options.exact = true;
         let pool = options.build()?;
         let replay = recording.replay_into(&Untouched(pool.clone()));
         Ok(DryRun {

@@ -4,7 +4,7 @@
 //!   1  best fit, all of it in memory            a lock
 //!   2  the same, once every cache was emptied   what they held joins its neighbours
 //!   3  best fit, its cold pages committed       system calls, no lock
-//!        no room under the cap:
+//!        no room under the cap, and what is free here would make it:
 //!   4    free pages elsewhere go back           the oldest first, as many as are missing
 //!   5    the slabs' idle blocks do
 //!   6    the limit's callbacks are asked        no lock, at most four rounds
@@ -17,8 +17,9 @@
 
 use super::heap::{Fit, Segment, State, Taken};
 use super::{Books, COMMIT_BYTES, Core, Home, Own, PageSource};
-use crate::memory::AllocError;
 use crate::memory::poison::poison;
+use crate::memory::slab::SlabAllocator;
+use crate::memory::{AllocError, Allocator};
 use crate::mutant::{self, Mutant};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{MutexGuard, Ordering, Patience};
@@ -78,7 +79,12 @@ impl<P: PageSource> Core<P> {
 
     /// Pages that are all in memory, if that is the best fit.
     fn take_warm(&self, books: &mut Books, wanted: Wanted) -> Result<Option<Taken>, AllocError> {
-        let Wanted { pages, align, phase, .. } = wanted;
+        let Wanted {
+            pages,
+            align,
+            phase,
+            ..
+        } = wanted;
         books.heap.prepare(&self.space.pages, &self.headers)?;
         let Some(fit) = books.heap.find(pages, align, phase) else {
             return Ok(None);
@@ -104,13 +110,9 @@ impl<P: PageSource> Core<P> {
                 }
                 return Ok(taken);
             }
-            let Wanted { pages, align, phase, .. } = wanted;
-            let refused = match books.heap.find(pages, align, phase) {
-                None => Refused::Cap,
-                Some(fit) => match self.take_cold(books, fit, wanted) {
-                    Ok(taken) => return Ok(taken),
-                    Err(refused) => refused,
-                },
+            let refused = match self.take_cold(books, wanted) {
+                Ok(taken) => return Ok(taken),
+                Err(refused) => refused,
             };
             if let Some(error) = self.refusal(wanted, refused, round) {
                 count(&self.rungs.refused);
@@ -122,80 +124,125 @@ impl<P: PageSource> Core<P> {
     }
 
     /// Commits what is cold of the best fit, with all that is needed to make room for it.
-    fn take_cold(
-        &self,
-        mut books: MutexGuard<'_, Books>,
-        fit: Fit,
-        wanted: Wanted,
-    ) -> Result<Taken, Refused> {
-        let pages = wanted.pages;
-        let spare = self.spare(&books, fit, pages);
-        let segment = books.heap.hold(fit, pages + spare);
-        let cold = books.heap.cold_pages(segment);
-        drop(books);
-        let result = self.charge(self.bytes(cold)).and_then(|()| {
-            let trims: [&dyn Fn(usize) -> bool; 2] =
-                [&|bytes| self.trim_some(bytes), &|_| self.trim_slabs()];
-            let mut trims = trims.iter();
-            loop {
-                let Err(left) = self.commit_segment(segment) else {
-                    return Ok(());
-                };
-                // What is here and free may be what the system lacks there.
-                let Some(trim) = trims.next() else {
-                    self.space.uncharge(left);
-                    return Err(Refused::System);
-                };
-                trim(left);
-            }
+    fn take_cold(&self, books: MutexGuard<'_, Books>, wanted: Wanted) -> Result<Taken, Refused> {
+        let result = self.hold_cold(books, wanted).and_then(|segment| {
+            self.commit_held(segment).map(|()| {
+                count(&self.rungs.committed);
+                self.books().heap.use_up(segment, wanted.pages)
+            })
         });
         let mut books = self.books();
-        let taken = match result {
-            Ok(()) => {
-                count(&self.rungs.committed);
-                Ok(books.heap.use_up(segment, pages))
-            }
-            Err(refused) => {
-                books.heap.put_back(segment);
-                // Not the best, but it is in memory.
-                let Wanted { align, phase, .. } = wanted;
-                let prepared = books.heap.prepare(&self.space.pages, &self.headers);
-                match books.heap.find_warm(pages, align, phase) {
-                    Some(fit) if prepared.is_ok() => {
-                        let segment = books.heap.hold(fit, pages);
-                        Ok(books.heap.use_up(segment, pages))
-                    }
-                    _ => Err(refused),
-                }
-            }
-        };
-        if taken.is_ok() {
-            books.requested_bytes = books.requested_bytes.wrapping_add(wanted.bytes);
-        }
-        taken
+        let taken = result.or_else(|refused| {
+            // Not the best, but it is in memory.
+            let Wanted {
+                pages,
+                align,
+                phase,
+                ..
+            } = wanted;
+            let prepared = books.heap.prepare(&self.space.pages, &self.headers);
+            let fit = prepared
+                .ok()
+                .and_then(|()| books.heap.find_warm(pages, align, phase));
+            let segment = books.heap.hold(fit.ok_or(refused)?, pages);
+            Ok(books.heap.use_up(segment, pages))
+        })?;
+        books.requested_bytes = books.requested_bytes.wrapping_add(wanted.bytes);
+        Ok(taken)
     }
 
-    /// How many pages behind those that are wanted are committed with them, where there is room.
+    /// The best fit, in the caller's hands; what is cold of it counts already.
+    ///
+    /// It counts before it is held, for a callback that is asked for room may use the pool, and
+    /// would wait for what its own thread holds. So the best fit may be another one, or colder,
+    /// by then: what counts grows until it suffices.
+    fn hold_cold<'a>(
+        &'a self,
+        mut books: MutexGuard<'a, Books>,
+        wanted: Wanted,
+    ) -> Result<Segment, Refused> {
+        let Wanted {
+            pages,
+            align,
+            phase,
+            ..
+        } = wanted;
+        let mut charged = 0;
+        loop {
+            let fit = books.heap.find(pages, align, phase);
+            let Some(fit) =
+                fit.filter(|_| books.heap.prepare(&self.space.pages, &self.headers).is_ok())
+            else {
+                self.space.uncharge(charged);
+                return Err(Refused::Cap);
+            };
+            let most = pages + self.spare(&books, fit, pages);
+            let need = self.bytes(books.heap.cold_in(fit, most));
+            if need <= charged {
+                let segment = books.heap.hold(fit, most);
+                self.space.uncharge(charged - need);
+                return Ok(segment);
+            }
+            drop(books);
+            if let Err(refused) = self.charge(need - charged) {
+                self.space.uncharge(charged);
+                return Err(refused);
+            }
+            charged = need;
+            books = self.books();
+        }
+    }
+
+    /// Commits a segment that counts already; on failure it is free again, as it is then.
+    fn commit_held(&self, segment: Segment) -> Result<(), Refused> {
+        let mut tries = 0;
+        loop {
+            let Err(left) = self.commit_segment(segment) else {
+                return Ok(());
+            };
+            // What is here and free may be what the system lacks there.
+            match tries {
+                0 => _ = self.trim_some(left),
+                1 => _ = self.trim_slabs(),
+                _ => {
+                    self.space.uncharge(left);
+                    self.books().heap.put_back(segment);
+                    return Err(Refused::System);
+                }
+            }
+            tries += 1;
+        }
+    }
+
+    /// How many pages behind those that are wanted are committed with them.
     fn spare(&self, books: &Books, fit: Fit, pages: u32) -> u32 {
+        if !self.commits_ahead {
+            return 0;
+        }
         let step = self.pages_up_to(COMMIT_BYTES).max(1);
         let cold = books.heap.cold_in(fit, pages);
         let spare = (cold.checked_next_multiple_of(step)).map_or(0, |round| round - cold);
-        let spare = spare.min(books.heap.room_in(fit) - pages);
-        let room = self.space.limit.available_bytes();
-        if self.bytes(cold) + self.bytes(spare) > room {
-            return 0;
-        }
-        spare
+        spare.min(books.heap.room_in(fit) - pages)
     }
 
-    /// Counts bytes that are about to be committed, and makes room for them under the cap.
+    /// Counts bytes that are about to be committed, and makes room for them under the cap. What
+    /// is free here goes back only where that, and what others give, suffices.
     fn charge(&self, bytes: usize) -> Result<(), Refused> {
         let space = &self.space;
         if space.try_charge(bytes) {
             return Ok(());
         }
-        let missing = || bytes.saturating_sub(space.limit.available_bytes()).max(1);
-        while self.trim_some(missing()) {
+        let missing = || bytes.saturating_sub(space.limit.available_bytes());
+        if missing() > self.free_bytes() {
+            if space.charge(bytes).is_ok() {
+                count(&self.rungs.pressed);
+                return Ok(());
+            }
+            if missing() > self.free_bytes() {
+                return Err(Refused::Cap);
+            }
+        }
+        while self.trim_some(missing().max(1)) {
             if space.try_charge(bytes) {
                 count(&self.rungs.trimmed);
                 return Ok(());
@@ -213,6 +260,14 @@ impl<P: PageSource> Core<P> {
         Err(if stuck { Refused::System } else { Refused::Cap })
     }
 
+    /// Bytes that count and are nobody's, in the heap and in the slabs.
+    fn free_bytes(&self) -> usize {
+        let warm = self.books().heap.warm_pages() << self.page_log2;
+        let slabs = self.slabs.iter().map(SlabAllocator::stats);
+        let idle = slabs.map(|slab| slab.cached_bytes + slab.unused_bytes);
+        warm + idle.sum::<usize>()
+    }
+
     /// Gives free pages of the heap back. `false`: there were none that went.
     fn trim_some(&self, bytes: usize) -> bool {
         self.trim_warm(bytes, None).committed_bytes > 0
@@ -222,7 +277,6 @@ impl<P: PageSource> Core<P> {
     fn trim_slabs(&self) -> bool {
         let before = self.space.committed().0;
         for slab in &self.slabs {
-            use crate::memory::Allocator as _;
             slab.trim();
         }
         self.space.committed().0 < before
@@ -239,11 +293,7 @@ impl<P: PageSource> Core<P> {
             let (pages, state) = (books.heap.pages_of(piece), books.heap.state_of(piece));
             drop(books);
             // SAFETY: our own region; the pages are in our hands.
-            let committed = unsafe {
-                self.space
-                    .pages
-                    .commit(&self.region, self.in_bytes(&pages))
-            };
+            let committed = unsafe { self.space.pages.commit(&self.region, self.in_bytes(&pages)) };
             let mut books = self.books();
             if committed.is_err() {
                 return Err(self.bytes(books.heap.cold_pages(segment)));
@@ -264,8 +314,8 @@ impl<P: PageSource> Core<P> {
     /// What to say to a request that found nothing. `None`: something moved meanwhile, and the
     /// request tries again.
     fn refusal(&self, wanted: Wanted, refused: Refused, round: u32) -> Option<AllocError> {
-        /// Rounds in which the numbers themselves are believed more than the refusal.
-        const TRUSTED: u32 = 8;
+        /// Rounds in which the numbers are believed more than the refusal.
+        const TRUSTED: u32 = 64;
         let locals = self.locals.lock();
         let early = mutant::is(Mutant::PoolRefusesEarly);
         let seats = match self.seats.all() {
@@ -273,15 +323,14 @@ impl<P: PageSource> Core<P> {
             None if early => None,
             None => return None,
         };
-        let mut found = 0;
         for mut own in seats.into_iter().flatten() {
-            found += self.empty(&mut own);
+            self.empty(&mut own);
         }
         for local in locals.iter() {
-            found += self.empty(&mut local.take()?);
+            self.empty(&mut local.take()?);
         }
         let books = self.books();
-        if !early && (found > 0 || books.heap.is_held()) {
+        if !early && books.heap.is_held() {
             return None;
         }
         let page = 1 << self.page_log2;
@@ -293,7 +342,10 @@ impl<P: PageSource> Core<P> {
             Refused::Cap => by_cap,
             Refused::System => books.heap.longest_warm() as usize,
         };
-        if largest >= wanted.pages as usize && wanted.align == 1 && round < TRUSTED {
+        // What was found in a cache just now, or came back, may do. A walk over what is aligned is
+        // not made here.
+        let trusted = if wanted.align == 1 { TRUSTED } else { 2 };
+        if largest >= wanted.pages as usize && round < trusted {
             return None;
         }
         let live = books.heap.pages_in(State::Used) << self.page_log2;

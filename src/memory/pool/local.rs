@@ -145,7 +145,10 @@ unsafe impl<P: PageSource> Allocator for LocalCache<P> {
 impl<P: PageSource> fmt::Debug for LocalCache<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalCache")
-            .field("cached_bytes", &self.core.bytes(self.local.cache().counts().0))
+            .field(
+                "cached_bytes",
+                &self.core.bytes(self.local.cache().counts().0),
+            )
             .finish_non_exhaustive()
     }
 }

@@ -55,6 +55,9 @@ impl SpanKind {
     }
 }
 
+/// What stands for bytes of which fewer are used than are something else.
+const PARTLY_USED: char = '▄';
+
 /// Neighbouring bytes of a heap that are alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -69,8 +72,8 @@ pub struct MapSpan {
 
 /// Who has what of a pool's heap, from its first byte to the last that was ever used.
 ///
-/// `Display` draws it: each character stands for as many bytes, and shows what most of them are,
-/// but that something used is never hidden. `{:100}` makes lines of 100 characters, `{:.4}` at
+/// `Display` draws it: each character stands for as many bytes and shows what most of them are,
+/// and where that is nothing used, whether something is. `{:100}` makes lines of 100 characters, `{:.4}` at
 /// most 4 of them (64 and 16 without).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -114,7 +117,10 @@ impl<P: PageSource> CachingPool<P> {
             spans.extend(all);
             break;
         }
-        while spans.last().is_some_and(|span| span.kind == SpanKind::Absent) {
+        while spans
+            .last()
+            .is_some_and(|span| span.kind == SpanKind::Absent)
+        {
             spans.pop();
         }
         let (mut live, mut cached) = (0, 0);
@@ -146,9 +152,9 @@ impl PoolMap {
         of_kind.map(|span| span.bytes).sum()
     }
 
-    /// What each of `cells` equal parts mostly is, and `Used` where only a little is used.
-    fn cells(&self, cells: usize, cell_bytes: usize) -> Vec<SpanKind> {
-        let mut sums = vec![[0_usize; 4]; cells];
+    /// What stands for each of `cells` equal parts.
+    fn cells(&self, cells: usize, cell_bytes: usize) -> Vec<char> {
+        let mut sums = vec![[0_usize; SpanKind::ALL.len()]; cells];
         for span in &self.spans {
             let (mut at, end) = (span.offset_bytes, span.offset_bytes + span.bytes);
             while at < end {
@@ -158,16 +164,17 @@ impl PoolMap {
                 at = until;
             }
         }
-        let mostly = |sum: &[usize; 4]| {
-            let most = SpanKind::ALL.into_iter().max_by_key(|&kind| sum[kind as usize]);
-            match most {
-                _ if sum[SpanKind::Used as usize] * 8 >= cell_bytes => SpanKind::Used,
-                Some(kind) if sum[kind as usize] > 0 => kind,
-                _ if sum[SpanKind::Used as usize] > 0 => SpanKind::Used,
-                _ => SpanKind::Absent,
+        let glyph = |sum: &[usize; SpanKind::ALL.len()]| {
+            let most = SpanKind::ALL
+                .into_iter()
+                .max_by_key(|&kind| sum[kind as usize]);
+            match most.unwrap_or(SpanKind::Absent) {
+                SpanKind::Used => SpanKind::Used.glyph(),
+                _ if sum[SpanKind::Used as usize] > 0 => PARTLY_USED,
+                kind => kind.glyph(),
             }
         };
-        sums.iter().map(mostly).collect()
+        sums.iter().map(glyph).collect()
     }
 }
 
@@ -182,11 +189,11 @@ impl fmt::Display for PoolMap {
         let cell_bytes = (bytes.div_ceil(width * lines)).max(LEAST_CELL);
         let cell_bytes = cell_bytes.next_multiple_of(LEAST_CELL);
         let cells = self.cells(bytes.div_ceil(cell_bytes), cell_bytes);
-        for (line, kinds) in cells.chunks(width).enumerate() {
+        for (line, glyphs) in cells.chunks(width).enumerate() {
             let offset = mib(line * width * cell_bytes);
             write!(f, "{offset:>10.1} MiB  ")?;
-            for kind in kinds {
-                write!(f, "{}", kind.glyph())?;
+            for glyph in glyphs {
+                write!(f, "{glyph}")?;
             }
             writeln!(f)?;
         }
@@ -194,11 +201,15 @@ impl fmt::Display for PoolMap {
             let (glyph, name, mib) = (kind.glyph(), kind.name(), mib(self.bytes_of(kind)));
             write!(f, "{glyph} {name} {mib:.1} MiB  ")?;
         }
+        write!(f, "{PARTLY_USED} partly used  ")?;
         let (cell, live, cached) = (
             mib(cell_bytes),
             mib(self.small_live_bytes),
             mib(self.small_cached_bytes),
         );
-        write!(f, "({cell:.2} MiB a mark; small sizes {live:.1} MiB used, {cached:.1} free)")
+        write!(
+            f,
+            "({cell:.2} MiB a mark; small sizes {live:.1} MiB used, {cached:.1} free)"
+        )
     }
 }

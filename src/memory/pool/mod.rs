@@ -72,7 +72,8 @@ const SEAT_BLOCK_BYTES: usize = 1 << 20;
 /// So many bytes of them.
 const SEAT_BYTES: usize = 4 << 20;
 
-/// The heap commits so much more than was asked for, that it need not do so again at once.
+/// The heap commits in multiples of this, that it need not do so again at once. Under a cap it
+/// commits what is wanted and no more.
 const COMMIT_BYTES: usize = 2 << 20;
 
 /// Everything of varying size: small blocks by class from slabs, large ones by best fit from
@@ -138,6 +139,8 @@ struct Core<P: PageSource> {
     /// The heap's addresses.
     region: Region,
     page_log2: u32,
+    /// Does the heap commit more than is wanted?
+    commits_ahead: bool,
     space: Arc<Space<P>>,
     /// Blocks whose owners have given pages of them back.
     holey: AtomicUsize,
@@ -223,12 +226,13 @@ impl<P: PageSource> Core<P> {
             (false, cap) if cap < usize::MAX => cap,
             _ => 256 << 20,
         });
-        let region = reserve(&pages, wanted)?;
         let page_log2 = page_bytes.trailing_zeros();
-        // Numbers of pages are u32s, of which one is taken.
-        let all = u32::try_from(region.bytes() >> page_log2).unwrap_or(u32::MAX - 1);
+        // Numbers of pages are u32s.
+        let most = (u32::MAX as usize >> 1).checked_shl(page_log2);
+        let region = reserve(&pages, wanted.min(most.unwrap_or(usize::MAX >> 2)))?;
+        let all = u32::try_from(region.bytes() >> page_log2).unwrap_or(u32::MAX >> 1);
         let headers = Headers::new();
-        let heap = match Heap::new(all.min(u32::MAX - 1), &pages, &headers) {
+        let heap = match Heap::new(all, &pages, &headers) {
             Ok(heap) => heap,
             Err(error) => {
                 // SAFETY: reserved from this source just now, and nobody has seen it.
@@ -251,6 +255,7 @@ impl<P: PageSource> Core<P> {
             headers,
             region,
             page_log2,
+            commits_ahead: cap == usize::MAX && !options.exact,
             space,
             holey: AtomicUsize::new(0),
             rungs: Rungs::default(),
@@ -429,7 +434,7 @@ impl<P: PageSource> Core<P> {
         own.count_back(len);
         let step = self.ages.count_calls() && own.count_call();
         while own.push(entry, room).is_err() {
-            let (batch, count) = own.drain();
+            let (batch, count) = own.make_room(entry.pages, room);
             self.put_batch(&batch[..count]);
         }
         drop(own);
@@ -566,7 +571,10 @@ impl<P: PageSource> Core<P> {
         // Alignments are at most 1 GiB.
         let align = u32::try_from((request.align() / page).max(1)).unwrap_or(1);
         let first = self.region.base().addr().get() >> self.page_log2;
-        #[allow(clippy::cast_possible_truncation, reason = "the low bits are what matters")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the low bits are what matters"
+        )]
         let phase = (first as u32).wrapping_neg() & (align - 1);
         Wanted {
             bytes: request.bytes(),

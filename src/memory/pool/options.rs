@@ -72,6 +72,8 @@ pub struct PoolOptions {
     pub(super) limit: Limit,
     pub(super) reservation_bytes: Option<usize>,
     pub(super) trim: TrimPolicy,
+    /// Never commits more than is wanted.
+    pub(super) exact: bool,
 }
 
 impl Default for PoolOptions {
@@ -80,6 +82,7 @@ impl Default for PoolOptions {
             limit: Limit::unlimited(),
             reservation_bytes: None,
             trim: TrimPolicy::default(),
+            exact: false,
         }
     }
 }

@@ -63,14 +63,17 @@ impl Ages {
     fn step(&self) -> Option<u32> {
         let idle = self.policy.idle_calls?;
         // Relaxed, all: a clock, and one of those who see that it is time looks.
-        let now = self.calls.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        let now = self
+            .calls
+            .fetch_add(STEP, Ordering::Relaxed)
+            .wrapping_add(STEP);
         let looked = self.looked.load(Ordering::Relaxed);
         if now.wrapping_sub(looked) < (idle / 2).max(STEP) {
             return None;
         }
-        let first =
-            self.looked
-                .compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed);
+        let first = self
+            .looked
+            .compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed);
         first.is_ok().then(|| now.wrapping_sub(idle))
     }
 }
@@ -124,7 +127,12 @@ impl<P: PageSource> Core<P> {
             let mut books = self.books();
             books.heap.clock = self.ages.now();
             for place in &mut held {
-                if left == 0 || books.heap.prepare(&self.space.pages, &self.headers).is_err() {
+                if left == 0
+                    || books
+                        .heap
+                        .prepare(&self.space.pages, &self.headers)
+                        .is_err()
+                {
                     break;
                 }
                 let Some(segment) = books.heap.hold_oldest(left, before) else {
@@ -217,4 +225,3 @@ impl<P: PageSource> Core<P> {
         self.trim_warm(usize::MAX, None).resident_bytes + slabs
     }
 }
-

@@ -68,7 +68,10 @@ impl Recording {
     }
 
     /// Does it all again with something that is like an allocator.
-    pub(in crate::memory) fn replay_into(&self, target: &impl replay::Target) -> super::ReplayReport {
+    pub(in crate::memory) fn replay_into(
+        &self,
+        target: &impl replay::Target,
+    ) -> super::ReplayReport {
         replay::run(&self.events, target)
     }
 

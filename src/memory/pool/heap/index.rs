@@ -20,8 +20,7 @@ const EXACT: u32 = 16;
 /// Bins for each doubling above.
 const PER_DOUBLING_LOG2: u32 = 3;
 
-const BINS: usize =
-    EXACT as usize + ((u32::BITS - EXACT.ilog2()) << PER_DOUBLING_LOG2) as usize;
+const BINS: usize = EXACT as usize + ((u32::BITS - EXACT.ilog2()) << PER_DOUBLING_LOG2) as usize;
 
 const WORDS: usize = BINS.div_ceil(64);
 
@@ -225,6 +224,9 @@ mod tests {
             }
         }
         assert_eq!(bin_of(u32::MAX), BINS - 1);
-        assert_eq!((bin_of(15), bin_of(16), bin_of(17), bin_of(18)), (15, 16, 16, 17));
+        assert_eq!(
+            (bin_of(15), bin_of(16), bin_of(17), bin_of(18)),
+            (15, 16, 16, 17)
+        );
     }
 }

@@ -31,8 +31,8 @@ mod warm;
 use std::ops::Range;
 
 use self::index::Index;
-use self::pieces::{Piece, Pieces};
 pub(super) use self::pieces::{Headers, NIL, State};
+use self::pieces::{Piece, Pieces};
 use self::warm::Warm;
 use crate::memory::{AllocError, PageSource, Region};
 
@@ -501,6 +501,20 @@ impl Heap {
         self.pieces.discard(behind);
     }
 
+    /// Two warm pieces are about to be one, the first: it is as old as the longer of them. (Were it
+    /// as young as the younger, what is taken and given back at the edge of a large old piece
+    /// would keep it young for ever.)
+    fn merge_ages(&mut self, piece: u32, behind: u32) {
+        let (front, back) = (self.pieces.get(piece), self.pieces.get(behind));
+        if back.pages > front.pages {
+            let tick = back.tick;
+            self.warm.remove(&mut self.pieces, piece);
+            self.warm.insert_after(&mut self.pieces, behind, piece);
+            self.pieces.get_mut(piece).tick = tick;
+        }
+        self.warm.remove(&mut self.pieces, behind);
+    }
+
     /// Free pieces that are in no run become one, or a part of their neighbours'.
     fn join(&mut self, Segment { first, last }: Segment) {
         let clock = self.clock;
@@ -542,11 +556,7 @@ impl Heap {
                 continue;
             }
             if self.pieces.get(from).state.is_warm() {
-                // Together they are as young as the younger, which one of them is.
-                self.warm.remove(&mut self.pieces, behind);
-                self.warm.remove(&mut self.pieces, from);
-                self.pieces.get_mut(from).tick = clock;
-                self.warm.push(&mut self.pieces, from);
+                self.merge_ages(from, behind);
             }
             self.absorb(from, behind);
             if tail == behind {

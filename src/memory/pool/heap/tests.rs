@@ -29,15 +29,31 @@ struct Pair {
 
 #[derive(Debug, Clone)]
 enum Op {
-    Take { pages: u32, align: u32, phase: u32, extra: u32 },
+    Take {
+        pages: u32,
+        align: u32,
+        phase: u32,
+        extra: u32,
+    },
     /// The commit is refused: all goes back as it was.
-    Refused { pages: u32 },
+    Refused {
+        pages: u32,
+    },
     GiveBack(usize),
-    Grow { which: usize, more: u32 },
+    Grow {
+        which: usize,
+        more: u32,
+    },
     /// Takes some of the oldest warm pages out of the index.
-    Hold { most: u32, young: bool },
+    Hold {
+        most: u32,
+        young: bool,
+    },
     /// They went, or they could not go, and come back.
-    Settle { which: usize, gone: bool },
+    Settle {
+        which: usize,
+        gone: bool,
+    },
     Tick,
 }
 
@@ -165,7 +181,9 @@ impl Pair {
             (taken.piece, taken.start + taken.pages)
         };
         let room = self.model[end as usize..].iter();
-        let room = room.take_while(|page| matches!(page, Page::Free(_))).count();
+        let room = room
+            .take_while(|page| matches!(page, Page::Free(_)))
+            .count();
         let Some(fit) = self.heap.behind(piece, more) else {
             assert!(room < more as usize);
             return;
@@ -186,7 +204,12 @@ impl Pair {
     fn run(&mut self, op: &Op) {
         self.heap.prepare(&HeapPages, &self.headers).unwrap();
         match *op {
-            Op::Take { pages, align, phase, extra } => self.take(pages, align, phase, extra),
+            Op::Take {
+                pages,
+                align,
+                phase,
+                extra,
+            } => self.take(pages, align, phase, extra),
             Op::Refused { pages } => {
                 if let Some(fit) = self.heap.find(pages, 1, 0) {
                     let segment = self.heap.hold(fit, pages);
@@ -266,8 +289,11 @@ impl Pair {
         assert_eq!(self.model.iter().filter(held).count(), heap.held_pages);
 
         // The index has the runs, each once, in order.
-        let runs: BTreeMap<(u32, u32), ()> =
-            self.runs().into_iter().map(|(start, len)| ((len, start), ())).collect();
+        let runs: BTreeMap<(u32, u32), ()> = self
+            .runs()
+            .into_iter()
+            .map(|(start, len)| ((len, start), ()))
+            .collect();
         let mut from = (0, 0);
         let mut indexed = Vec::new();
         while let Some(run) = heap.index.at_or_after(&heap.pieces, from) {
@@ -297,7 +323,11 @@ impl Pair {
         let mut naive = 0;
         let mut row = 0;
         for page in &self.model {
-            row = if matches!(page, Page::Free(state) if state.is_warm()) { row + 1 } else { 0 };
+            row = if matches!(page, Page::Free(state) if state.is_warm()) {
+                row + 1
+            } else {
+                0
+            };
             naive = naive.max(row);
         }
         assert_eq!(len, naive);
@@ -333,7 +363,12 @@ proptest! {
 fn what_came_last_is_trimmed_last_and_neighbours_are_as_young_as_the_younger() {
     let mut pair = Pair::new();
     for _ in 0..4 {
-        pair.run(&Op::Take { pages: 10, align: 1, phase: 0, extra: 0 });
+        pair.run(&Op::Take {
+            pages: 10,
+            align: 1,
+            phase: 0,
+            extra: 0,
+        });
     }
     let starts: Vec<u32> = pair.out.iter().map(|taken| taken.start).collect();
     assert_eq!(starts, [0, 10, 20, 30]);
