@@ -7,6 +7,8 @@
 
 mod pool_workloads;
 
+use tenslab::memory::{Buffer, CachingPool, SharedAllocator};
+
 use pool_workloads::{Addresses, Event, Pins, PoolWorkload, Rule, fingerprint, peak_live_bytes};
 
 #[test]
@@ -47,4 +49,43 @@ fn reserved_bytes(rule: Rule, events: &[Event]) -> usize {
         }
     }
     addresses.reserved_bytes()
+}
+
+/// The most that the pool had committed, as a multiple of the most that was live, in thousandths.
+fn pool_ratio(workload: PoolWorkload) -> usize {
+    let pool = CachingPool::new().unwrap();
+    let memory = SharedAllocator::new(pool.clone());
+    let events = workload.events();
+    let mut out: Vec<Option<Buffer>> = Vec::new();
+    for event in &events {
+        match *event {
+            Event::Take { id, bytes } => {
+                assert_eq!(id, out.len());
+                out.push(Some(memory.allocate(bytes, 64).unwrap()));
+            }
+            Event::GiveBack { id } => out[id] = None,
+        }
+    }
+    let report = pool.report();
+    assert_eq!(
+        report.rungs.trimmed + report.rungs.refused,
+        0,
+        "without trimming"
+    );
+    report.peak_committed_bytes * 1000 / peak_live_bytes(&events)
+}
+
+/// SpecForge #739, fastsafetensors #104; ort #25800: batches of varying length strand nothing.
+#[test]
+fn the_pool_holds_hardly_more_than_what_is_out() {
+    for (workload, bound) in [
+        (PoolWorkload::Churn, 1250),
+        (PoolWorkload::Random, 1150),
+        (PoolWorkload::Prefill, 1150),
+        (PoolWorkload::Drift, 1020),
+    ] {
+        let ratio = pool_ratio(workload);
+        println!("{}: {ratio} of 1000 (at most {bound})", workload.name());
+        assert!(ratio <= bound, "{}: {ratio} > {bound}", workload.name());
+    }
 }
