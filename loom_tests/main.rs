@@ -30,6 +30,7 @@ mod kv_prefix;
 mod magazines;
 mod meter;
 mod mutants;
+mod pool;
 mod seats;
 mod slab;
 mod state;

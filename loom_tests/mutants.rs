@@ -23,6 +23,7 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::SeatTwoSteps | Mutant::SeatTakeRelaxed => &[
             "seats::others_exclude_each_other",
             "magazines::a_magazine_is_one_threads_at_a_time",
+            "pool::a_local_cache_is_one_threads_at_a_time",
         ],
         Mutant::SeatLeaveRelaxed => &[
             "seats::the_owner_and_another_exclude_each_other",
@@ -37,6 +38,18 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::SlabStealsNothing => &["magazines::what_another_magazine_has_is_stolen"],
         Mutant::SlabExhaustedEarly => &["magazines::nobody_is_refused_while_a_block_moves"],
         Mutant::SlabForgetsTrim => &["magazines::nobody_is_refused_for_a_trim"],
+        Mutant::PoolLosesFlushed => &[
+            "pool::what_another_cache_has_is_found_and_none_is_lost",
+            "pool::a_flush_hides_nothing_from_who_is_at_the_cap",
+        ],
+        Mutant::PoolRefusesEarly => &[
+            "pool::what_another_cache_has_is_found_and_none_is_lost",
+            "pool::a_flush_hides_nothing_from_who_is_at_the_cap",
+            "pool::a_trim_takes_no_page_from_anybody_and_nobody_is_refused_for_it",
+        ],
+        Mutant::PoolTrimsInPlace => {
+            &["pool::a_trim_takes_no_page_from_anybody_and_nobody_is_refused_for_it"]
+        }
         Mutant::GiveBackTwoSteps => &["magazines::one_of_two_that_give_back_an_id_succeeds"],
         Mutant::PeakTwoSteps => &["meter::a_smaller_peak_never_wins"],
         Mutant::BudgetFetchAdd => &["budget::what_fits_is_not_refused_because_of_what_does_not"],
@@ -89,6 +102,7 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::CloseForgetsSeats => &[
             "keep_alive::a_buffer_that_left_at_a_seat_is_not_lost",
             "keep_alive::the_last_at_a_seat_and_the_closer_agree",
+            "pool::a_pool_lives_until_its_last_block_is_back",
         ],
         Mutant::CloseTwoSteps => {
             &["keep_alive::either_the_last_buffer_or_the_last_handle_destroys"]

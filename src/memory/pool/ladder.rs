@@ -184,10 +184,9 @@ impl<P: PageSource> Core<P> {
                 return Ok(segment);
             }
             drop(books);
-            if let Err(refused) = self.charge(need - charged) {
-                self.space.uncharge(charged);
-                return Err(refused);
-            }
+            // All of it anew, so that nothing counts for a call that is refused.
+            self.space.uncharge(charged);
+            self.charge(need)?;
             charged = need;
             books = self.books();
         }
@@ -202,7 +201,7 @@ impl<P: PageSource> Core<P> {
             };
             // What is here and free may be what the system lacks there.
             match tries {
-                0 => _ = self.trim_some(left),
+                0 => _ = self.trim_warm(left, None),
                 1 => _ = self.trim_slabs(),
                 _ => {
                     self.space.uncharge(left);
@@ -242,12 +241,16 @@ impl<P: PageSource> Core<P> {
                 return Err(Refused::Cap);
             }
         }
-        while self.trim_some(missing().max(1)) {
+        let stuck = loop {
+            let went = self.trim_warm(missing().max(1), None);
             if space.try_charge(bytes) {
                 count(&self.rungs.trimmed);
                 return Ok(());
             }
-        }
+            if went.committed_bytes == 0 {
+                break went.stuck;
+            }
+        };
         if self.trim_slabs() && space.try_charge(bytes) {
             count(&self.rungs.slabs);
             return Ok(());
@@ -256,7 +259,6 @@ impl<P: PageSource> Core<P> {
             count(&self.rungs.pressed);
             return Ok(());
         }
-        let stuck = self.books().heap.warm_pages() > 0;
         Err(if stuck { Refused::System } else { Refused::Cap })
     }
 
@@ -266,11 +268,6 @@ impl<P: PageSource> Core<P> {
         let slabs = self.slabs.iter().map(SlabAllocator::stats);
         let idle = slabs.map(|slab| slab.cached_bytes + slab.unused_bytes);
         warm + idle.sum::<usize>()
-    }
-
-    /// Gives free pages of the heap back. `false`: there were none that went.
-    fn trim_some(&self, bytes: usize) -> bool {
-        self.trim_warm(bytes, None).committed_bytes > 0
     }
 
     /// Gives the slabs' idle blocks back. `false`: nothing went.
@@ -327,7 +324,11 @@ impl<P: PageSource> Core<P> {
             self.empty(&mut own);
         }
         for local in locals.iter() {
-            self.empty(&mut local.take()?);
+            match local.take() {
+                Some(mut own) => _ = self.empty(&mut own),
+                None if early => {}
+                None => return None,
+            }
         }
         let books = self.books();
         if !early && books.heap.is_held() {

@@ -27,6 +27,8 @@ pub(super) struct Went {
     pub(super) committed_bytes: usize,
     /// Those of them that were in memory.
     pub(super) resident_bytes: usize,
+    /// Did the source keep any?
+    pub(super) stuck: bool,
 }
 
 /// A pool's time, in calls, and when something is due.
@@ -153,6 +155,7 @@ impl<P: PageSource> Core<P> {
                 let one = self.decommit_held(segment);
                 went.committed_bytes += one.committed_bytes;
                 went.resident_bytes += one.resident_bytes;
+                went.stuck |= one.stuck;
             }
         }
         went
@@ -162,15 +165,19 @@ impl<P: PageSource> Core<P> {
     pub(super) fn decommit_held(&self, segment: Segment) -> Went {
         debug_assert_eq!(segment.first, segment.last);
         let books = self.books();
-        let (pages, state) = (
-            books.heap.pages_of(segment.first),
-            books.heap.state_of(segment.first),
-        );
+        let pages = books.heap.pages_of(segment.first);
         drop(books);
         let range = self.in_bytes(&pages);
         let bytes = range.len();
         // SAFETY: committed pages in our hands, which nobody uses.
         let gone = unsafe { self.space.pages.decommit(&self.region, range) };
+        let went = Went {
+            committed_bytes: gone.map_or(0, |_| bytes),
+            resident_bytes: gone.unwrap_or(0),
+            stuck: gone.is_none(),
+        };
+        // As long as the piece is held: who finds it free finds room for it too.
+        self.space.uncharge(went.committed_bytes);
         let zero = self.space.pages.decommits_to_zero();
         let mut books = self.books();
         books.heap.clock = self.ages.now();
@@ -178,21 +185,11 @@ impl<P: PageSource> Core<P> {
             // Committed again they are as good as new, or anything.
             let now = if zero { State::Virgin } else { State::Gone };
             books.heap.set_state(segment.first, now);
-        } else {
-            debug_assert!(state.is_warm());
         }
         if !mutant::is(Mutant::PoolTrimsInPlace) {
             books.heap.put_back(segment);
         }
-        drop(books);
-        let Some(resident_bytes) = gone else {
-            return Went::default();
-        };
-        self.space.uncharge(bytes);
-        Went {
-            committed_bytes: bytes,
-            resident_bytes,
-        }
+        went
     }
 
     /// More is free and in memory than the policy keeps.
