@@ -34,6 +34,10 @@ pub trait Contender: Sync {
 
     /// A hand for the calling thread.
     fn hand(&self) -> Self::Hand<'_>;
+
+    /// Gives memory that nobody uses to the system, by whatever call there is for that. No
+    /// call, no effect.
+    fn trim(&self) {}
 }
 
 /// One thread's way into a contender.
@@ -49,6 +53,11 @@ pub trait Hand {
 
     /// The first byte. The bytes are writable until `held` is given back.
     fn start(held: &Self::Held) -> *mut u8;
+
+    /// Says that a step is over: all that this thread took has been given back. For arenas,
+    /// which take nothing back before.
+    #[inline]
+    fn end_step(&mut self) {}
 }
 
 /// A contender that is the same for every thread.
@@ -64,6 +73,9 @@ pub trait Shared: Sync {
 
     /// As [`Hand::start`].
     fn start(held: &Self::Held) -> *mut u8;
+
+    /// As [`Contender::trim`].
+    fn trim(&self) {}
 }
 
 impl<S: Shared> Contender for S {
@@ -75,6 +87,10 @@ impl<S: Shared> Contender for S {
 
     fn hand(&self) -> &S {
         self
+    }
+
+    fn trim(&self) {
+        S::trim(self);
     }
 }
 

@@ -28,6 +28,10 @@ impl Shared for Buffers {
     fn start(held: &Buffer) -> *mut u8 {
         held.as_ptr()
     }
+
+    fn trim(&self) {
+        self.0.trim();
+    }
 }
 
 /// `Tensor::empty` of one dimension, and the tensor's drop.

@@ -16,9 +16,11 @@ use std::thread;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
-use crate::contender::{Contender, Shape, check, warm};
+use crate::contender::{Contender, Shape, check};
 use crate::pace::Pace;
+use crate::roster::Entrants;
 use crate::workloads::{Cell, Workload};
 use crate::{heap, system};
 
@@ -37,13 +39,22 @@ pub struct Settings {
     pub contenders: Vec<String>,
 }
 
+impl Settings {
+    /// Does the contender of this name compete?
+    pub fn wants(&self, name: &str) -> bool {
+        let parts = &self.contenders;
+        parts.is_empty() || parts.iter().any(|part| name.contains(part.as_str()))
+    }
+}
+
 /// What came out for one contender.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What was done.
+    #[serde(flatten)]
     pub cell: Cell,
     /// Who did it.
-    pub contender: &'static str,
+    pub contender: String,
     /// The fastest batch, nanoseconds an operation.
     pub min_ns: f64,
     /// The median batch.
@@ -53,8 +64,10 @@ pub struct Row {
     /// Batches timed.
     pub batches: u64,
     /// Page faults an operation.
+    #[serde(rename = "faults_per_op")]
     pub faults: f64,
     /// Heap blocks an operation.
+    #[serde(rename = "heap_blocks_per_op")]
     pub heap_blocks: f64,
     /// Growth of resident memory over the contender's turns.
     pub kept_bytes: i64,
@@ -210,44 +223,6 @@ impl<'w, W: Workload> Field<'w, W> {
         }
     }
 
-    /// Adds a contender whose heap blocks, if any, are the global allocator's. It promises
-    /// addresses at multiples of `align`.
-    pub fn add<C>(&mut self, name: &'static str, align: usize, make: impl FnOnce(Shape) -> C)
-    where
-        C: Contender + Send + 'static,
-    {
-        if self.wants(name) {
-            let timed = self.entry(name, align, make);
-            self.entrants.push(Entrant {
-                name,
-                timed,
-                counted: None,
-            });
-        }
-    }
-
-    /// Adds a contender that is a malloc itself, and the same with its malloc counted.
-    pub fn add_malloc<C, D>(&mut self, name: &'static str, align: usize, timed: C, counted: D)
-    where
-        C: Contender + Send + 'static,
-        D: Contender + Send + 'static,
-    {
-        if self.wants(name) {
-            let timed = self.entry(name, align, |_| timed);
-            let counted = Some(self.entry(name, align, |_| counted));
-            self.entrants.push(Entrant {
-                name,
-                timed,
-                counted,
-            });
-        }
-    }
-
-    fn wants(&self, name: &str) -> bool {
-        let parts = &self.settings.contenders;
-        parts.is_empty() || parts.iter().any(|part| name.contains(part.as_str()))
-    }
-
     fn entry<C>(
         &self,
         name: &'static str,
@@ -261,7 +236,7 @@ impl<'w, W: Workload> Field<'w, W> {
         let before = system::resident_bytes();
         let contender = make(shape);
         check(name, &contender, shape, align);
-        warm(&contender, shape, self.workload.cell().touched);
+        self.workload.warm(&contender);
         let kept = system::resident_bytes() - before;
         Box::new(Entry {
             shared: self.workload.prepare(&contender),
@@ -322,7 +297,7 @@ impl<'w, W: Workload> Field<'w, W> {
         let times = &log.picoseconds;
         Row {
             cell: self.workload.cell(),
-            contender: entrant.name,
+            contender: entrant.name.to_owned(),
             min_ns: nanoseconds(times.min()),
             p50_ns: nanoseconds(times.value_at_quantile(0.50)),
             p99_ns: nanoseconds(times.value_at_quantile(0.99)),
@@ -330,6 +305,38 @@ impl<'w, W: Workload> Field<'w, W> {
             faults: per(log.faults, log.ops),
             heap_blocks: counted,
             kept_bytes: log.kept_bytes,
+        }
+    }
+}
+
+impl<W: Workload> Entrants for Field<'_, W> {
+    fn add<C>(&mut self, name: &'static str, align: usize, make: impl FnOnce(Shape) -> C)
+    where
+        C: Contender + Send + 'static,
+    {
+        if self.settings.wants(name) {
+            let timed = self.entry(name, align, make);
+            self.entrants.push(Entrant {
+                name,
+                timed,
+                counted: None,
+            });
+        }
+    }
+
+    fn add_malloc<C, D>(&mut self, name: &'static str, align: usize, timed: C, counted: D)
+    where
+        C: Contender + Send + 'static,
+        D: Contender + Send + 'static,
+    {
+        if self.settings.wants(name) {
+            let timed = self.entry(name, align, |_| timed);
+            let counted = Some(self.entry(name, align, |_| counted));
+            self.entrants.push(Entrant {
+                name,
+                timed,
+                counted,
+            });
         }
     }
 }

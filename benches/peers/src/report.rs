@@ -4,11 +4,15 @@ use std::fmt::Write;
 
 use serde_json::json;
 
+use crate::bounds::{Verdict, Worst};
 use crate::race::Row;
 use crate::roster::BASELINES;
+use crate::solo::Line;
 
-const KIB: usize = 1 << 10;
-const MIB: usize = 1 << 20;
+/// Bytes.
+pub const KIB: usize = 1 << 10;
+/// Bytes.
+pub const MIB: usize = 1 << 20;
 
 /// `64 KiB`.
 pub fn size(bytes: usize) -> String {
@@ -20,8 +24,9 @@ pub fn size(bytes: usize) -> String {
 }
 
 /// How often the median of `row` is that of the contender `name` in the same cell.
-fn ratio(row: &Row, cell: &[Row], name: &str) -> Option<f64> {
-    let other = cell.iter().find(|other| other.contender == name)?;
+fn ratio(row: &Row, rows: &[Row], name: &str) -> Option<f64> {
+    let is_it = |other: &&Row| other.contender == name && other.cell == row.cell;
+    let other = rows.iter().find(is_it)?;
     Some(row.p50_ns / other.p50_ns)
 }
 
@@ -62,7 +67,7 @@ pub fn table(rows: &[Row]) -> String {
     let Some(first) = rows.first() else {
         return String::new();
     };
-    let cell = first.cell;
+    let cell = &first.cell;
     let touched = if cell.touched {
         "every page touched"
     } else {
@@ -102,7 +107,7 @@ pub fn table(rows: &[Row]) -> String {
     for row in rows {
         let [mimalloc, glibc] = BASELINES.map(|name| times(ratio(row, rows, name)));
         line([
-            row.contender,
+            &row.contender,
             &time(row.min_ns),
             &time(row.p50_ns),
             &time(row.p99_ns),
@@ -117,28 +122,111 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// One cell as JSON objects, one a row.
+/// All rows as JSON objects, with their ratios.
 pub fn objects(rows: &[Row]) -> Vec<serde_json::Value> {
     let object = |row: &Row| {
+        let mut object = json!(row);
         let [mimalloc, glibc] = BASELINES.map(|name| ratio(row, rows, name));
-        json!({
-            "workload": row.cell.workload,
-            "bytes": row.cell.bytes,
-            "touched": row.cell.touched,
-            "threads": row.cell.threads,
-            "contender": row.contender,
-            "min_ns": row.min_ns,
-            "p50_ns": row.p50_ns,
-            "p99_ns": row.p99_ns,
-            "batches": row.batches,
-            "faults_per_op": row.faults,
-            "heap_blocks_per_op": row.heap_blocks,
-            "kept_bytes": row.kept_bytes,
-            "p50_vs_mimalloc": mimalloc,
-            "p50_vs_glibc": glibc,
-        })
+        object["p50_vs_mimalloc"] = json!(mimalloc);
+        object["p50_vs_glibc"] = json!(glibc);
+        object
     };
     rows.iter().map(object).collect()
+}
+
+/// Figures in the order of their columns, each with its heading. The end of a name is its
+/// unit.
+const COLUMNS: [(&str, &str); 22] = [
+    ("min_ns", "min"),
+    ("operations", "operations"),
+    ("mismatches", "mismatches"),
+    ("live_bytes", "live MiB"),
+    ("peak_live_bytes", "peak MiB"),
+    ("held_bytes", "held MiB"),
+    ("held_ratio", "held/peak"),
+    ("left_bytes", "left MiB"),
+    ("spike_bytes", "spike MiB"),
+    ("back_bytes", "back MiB"),
+    ("steps_bytes", "steps MiB"),
+    ("trimmed_bytes", "trimmed MiB"),
+    ("trimmed_ratio", "trimmed/live"),
+    ("quiet_p50_ns", "quiet p50"),
+    ("quiet_p99_ns", "quiet p99"),
+    ("p50_ns", "p50"),
+    ("p99_ns", "p99"),
+    ("p99_ratio", "p99/p50"),
+    ("max_ns", "max"),
+    ("pairs", "pairs"),
+    ("trim_ns", "trim took"),
+    ("gone_bytes", "gone MiB"),
+];
+
+fn figure(name: &str, value: f64) -> String {
+    match name.rsplit('_').next() {
+        Some("ns") => time(value),
+        Some("bytes") => format!("{:.1}", value / MIB as f64),
+        Some("ratio") => format!("{value:.2}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// The lines of one measurement, aligned.
+pub fn lines(lines: &[Line]) -> String {
+    let Some(first) = lines.first() else {
+        return String::new();
+    };
+    let has = |name: &str| lines.iter().any(|line| line.figures.contains_key(name));
+    let columns: Vec<_> = COLUMNS.iter().filter(|(name, _)| has(name)).collect();
+    let mut text = format!(
+        "\n{}\n  {:<20}",
+        first.cell.replace('/', " · "),
+        "contender"
+    );
+    for (_, heading) in &columns {
+        let _ = write!(text, "{heading:>13}");
+    }
+    text.push('\n');
+    for line in lines {
+        let _ = write!(text, "  {:<20}", line.contender);
+        for (name, _) in &columns {
+            let value = line.figures.get(*name);
+            let cell = value.map_or("-".to_owned(), |value| figure(name, *value));
+            let _ = write!(text, "{cell:>13}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// What was promised and what came of it, aligned.
+pub fn verdicts(verdicts: &[Verdict]) -> String {
+    if verdicts.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n{:<60}{:<14}{:>8}{:>7}{:>16}{:>16}  worst\n",
+        "promised", "of", "at most", "cells", "min", "p50"
+    );
+    let judged = |worst: &Worst| {
+        let word = if worst.is_kept { "ok" } else { "missed" };
+        format!("{:.2} {word}", worst.figure)
+    };
+    for verdict in verdicts {
+        let _ = write!(
+            text,
+            "{:<60}{:<14}{:>8.2}{:>7}",
+            verdict.promise, verdict.contender, verdict.at_most, verdict.cells
+        );
+        let Some(min) = &verdict.min else {
+            text.push_str("    not measured\n");
+            continue;
+        };
+        let p50 = verdict.p50.as_ref();
+        let worst = p50.unwrap_or(min);
+        let p50 = p50.map_or("-".to_owned(), judged);
+        let _ = writeln!(text, "{:>16}{p50:>16}  {}", judged(min), worst.cell);
+    }
+    text
 }
 
 #[cfg(test)]
@@ -149,12 +237,12 @@ mod tests {
     fn row(contender: &'static str, p50_ns: f64) -> Row {
         Row {
             cell: Cell {
-                workload: "pair",
+                workload: "pair".into(),
                 bytes: 64 << 10,
                 touched: false,
                 threads: 1,
             },
-            contender,
+            contender: contender.to_owned(),
             min_ns: p50_ns,
             p50_ns,
             p99_ns: p50_ns,

@@ -19,11 +19,35 @@ pub fn page_faults() -> u64 {
 /// Resident bytes of the process, counted exactly (48 us a call).
 pub fn resident_bytes() -> i64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux");
+    kibibytes(&text, "Rss:") << 10
+}
+
+/// Resident bytes once the harness's own heap, which is glibc's, has given back what it can:
+/// else glibc would be measured with memory that it had before.
+pub fn settled_bytes() -> i64 {
+    // SAFETY: no precondition.
+    unsafe { libc::malloc_trim(0) };
+    resident_bytes()
+}
+
+/// Lets [`peak_resident_bytes`] begin again at what is resident now.
+pub fn reset_peak() {
+    std::fs::write("/proc/self/clear_refs", "5").expect("Linux, and a process of one's own");
+}
+
+/// The most that has been resident. The kernel counts it to within some pages a core.
+pub fn peak_resident_bytes() -> i64 {
+    let text = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    kibibytes(&text, "VmHWM:") << 10
+}
+
+/// The number in a line `Name: N kB`.
+fn kibibytes(text: &str, name: &str) -> i64 {
     let kib = text
         .lines()
-        .find_map(|line| line.strip_prefix("Rss:"))
-        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<i64>().ok());
-    kib.expect("a line `Rss: N kB`") << 10
+        .find_map(|line| line.strip_prefix(name))
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok());
+    kib.unwrap_or_else(|| panic!("a line `{name} N kB`"))
 }
 
 /// The cores that this process may use.

@@ -1,11 +1,14 @@
 //! What a reader would use otherwise: mallocs, and the usual pools of ready blocks.
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::NonNull;
 use std::sync::Mutex;
 
+use bumpalo::Bump;
 use crossbeam_queue::ArrayQueue;
 
-use crate::contender::{Shape, Shared};
+use crate::contender::{Contender, Hand, Shape, Shared};
+use crate::ours::ALIGN;
 
 /// A malloc, called through its `GlobalAlloc` without being the process's global allocator.
 ///
@@ -17,6 +20,43 @@ pub struct Malloc<A> {
     pub malloc: A,
     /// The alignment of its layouts.
     pub align: usize,
+    /// Its own call for giving memory back, or nothing.
+    pub purge: fn(),
+}
+
+/// What mallocs have for giving memory that nobody uses to the system.
+pub mod purge {
+    use std::ptr;
+
+    /// `malloc_trim`: every whole page that is free, of all its arenas.
+    pub fn glibc() {
+        // SAFETY: no precondition; 0 is how much to leave at the heap's end.
+        unsafe { libc::malloc_trim(0) };
+    }
+
+    /// `mi_collect`: this thread's pages and the common ones, now.
+    pub fn mimalloc() {
+        // SAFETY: no precondition.
+        unsafe { libmimalloc_sys::mi_collect(true) };
+    }
+
+    /// `thread.tcache.flush`, then `arena.<all>.purge`.
+    pub fn jemalloc() {
+        // 4096 stands for all arenas (`MALLCTL_ARENAS_ALL`).
+        for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
+            // SAFETY: the name ends in a zero, and neither reads nor writes a value.
+            let answer = unsafe {
+                tikv_jemalloc_sys::mallctl(
+                    name.as_ptr(),
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                    0,
+                )
+            };
+            assert_eq!(answer, 0, "{name:?}");
+        }
+    }
 }
 
 /// What a malloc gave out, with the size that `dealloc` wants to hear again.
@@ -56,6 +96,89 @@ impl<A: GlobalAlloc + Sync> Shared for Malloc<A> {
     #[inline]
     fn start(held: &Chunk) -> *mut u8 {
         held.start
+    }
+
+    fn trim(&self) {
+        (self.purge)();
+    }
+}
+
+/// Pages straight from the system, mapped for each block and unmapped with it.
+pub struct FreshPages;
+
+impl Shared for FreshPages {
+    type Held = Chunk;
+
+    #[inline]
+    fn take(&self, bytes: usize) -> Chunk {
+        let (access, kind) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: a new private mapping at no particular address touches nobody's memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED, "memory for the race");
+        Chunk {
+            start: start.cast(),
+            bytes,
+        }
+    }
+
+    #[inline]
+    fn give(&self, held: Chunk) {
+        // SAFETY: `take` mapped exactly this, and it is given back by value and so once.
+        let answer = unsafe { libc::munmap(held.start.cast(), held.bytes) };
+        debug_assert_eq!(answer, 0, "a mapping of our own");
+    }
+
+    #[inline]
+    fn start(held: &Chunk) -> *mut u8 {
+        held.start
+    }
+}
+
+/// bumpalo's arena, one for each thread: blocks go back at the end of a step.
+pub struct Bumps;
+
+/// A thread's arena.
+pub struct Bumping(Bump);
+
+/// A block of an arena.
+pub struct Bumped(NonNull<u8>);
+
+// SAFETY: nobody else has the block, and the arena's thread only takes it back when the
+// step is over.
+unsafe impl Send for Bumped {}
+
+impl Contender for Bumps {
+    type Held = Bumped;
+    type Hand<'a> = Bumping;
+
+    fn hand(&self) -> Bumping {
+        Bumping(Bump::new())
+    }
+}
+
+impl Hand for Bumping {
+    type Held = Bumped;
+
+    #[inline]
+    fn take(&mut self, bytes: usize) -> Bumped {
+        let layout = Layout::from_size_align(bytes, ALIGN).expect("a size that fits");
+        Bumped(self.0.alloc_layout(layout))
+    }
+
+    #[inline]
+    fn give(&mut self, _held: Bumped) {}
+
+    #[inline]
+    fn start(held: &Bumped) -> *mut u8 {
+        held.0.as_ptr()
+    }
+
+    #[inline]
+    fn end_step(&mut self) {
+        self.0.reset();
     }
 }
 

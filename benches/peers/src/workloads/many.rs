@@ -37,7 +37,7 @@ impl Workload for Larson {
 
     fn cell(&self) -> Cell {
         Cell {
-            workload: "larson",
+            workload: "larson".into(),
             bytes: self.bytes,
             touched: true,
             threads: self.threads,

@@ -9,34 +9,57 @@
 //! | `mstress` | threads are born, take, swap, leave survivors, and die | mimalloc's mstress |
 //! | `mleak` | a thread leaves one block behind when it dies | mleak |
 //! | `rptest` | replace a random one; every second one is given back by the other thread | rptest |
+//! | `random` | random sizes, 73 takes in 100, at most so much out | RMM's random allocations |
+//! | `churn` | fill one of 20 places anew with 5 to 25 MiB | mimalloc-bench's malloc-large |
+//! | `prefill`, `drift` | prompts of varying length and what stays; a batch that grows | PyTorch's notes |
+//! | `recorded` | what a CSV has recorded | RMM's replay |
+//! | `steps`, `take@N`, `end@N` | scratch that all goes back at the end of a step | bumpalo |
 
 mod many;
 mod pair;
 mod passed;
+mod play;
 mod scratch;
 mod short_lived;
+pub mod steps;
 
 pub use self::many::Larson;
 pub use self::pair::Pair;
 pub use self::passed::{Rptest, Xmalloc};
+pub use self::play::{Play, Script};
 pub use self::scratch::Scratch;
 pub use self::short_lived::{Mleak, Mstress};
+pub use self::steps::{Part, Step, Steps};
 
-use crate::contender::{Contender, Shape};
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contender::{self, Contender, Shape};
 use crate::pace::Pace;
 use crate::race::Settings;
+use crate::report;
 
 /// What a workload is called in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// What is done.
-    pub workload: &'static str,
+    pub workload: Cow<'static, str>,
     /// Bytes of a request.
     pub bytes: usize,
     /// Is one byte of every page written before the block goes back?
     pub touched: bool,
     /// Threads that do it at once.
     pub threads: usize,
+}
+
+impl Cell {
+    /// `pair/64KiB/untouched/1`.
+    pub fn name(&self) -> String {
+        let touched = if self.touched { "touched" } else { "untouched" };
+        let size = report::size(self.bytes).replace(' ', "");
+        format!("{}/{size}/{touched}/{}", self.workload, self.threads)
+    }
 }
 
 /// Something that threads do with a contender.
@@ -58,6 +81,11 @@ pub trait Workload: Sync + 'static {
     /// Are those threads pinned, each to a core?
     fn pins(&self) -> bool {
         true
+    }
+
+    /// Makes `contender` do once what the race will ask of it.
+    fn warm<C: Contender>(&self, contender: &C) {
+        contender::warm(contender, self.shape(), self.cell().touched);
     }
 
     /// What the threads will share.
@@ -107,7 +135,9 @@ mod tests {
 
     use super::*;
     use crate::contender::Shared;
+    use crate::pool_workloads::PoolWorkload;
     use crate::race::Field;
+    use crate::roster::Entrants;
 
     /// Knows which blocks are out.
     #[derive(Default)]
@@ -191,9 +221,56 @@ mod tests {
             keeps_books(&Mstress { bytes, threads });
             keeps_books(&Scratch { bytes: 8, threads });
         }
-        keeps_books(&Xmalloc { bytes });
+        for threads in [1, 2] {
+            keeps_books(&Xmalloc { bytes, threads });
+        }
         keeps_books(&Rptest { bytes });
         keeps_books(&Mleak { bytes });
+        for touched in [false, true] {
+            keeps_books(&Steps::new(20, touched));
+            keeps_books(&Play {
+                name: "prefill",
+                script: Script::new(&PoolWorkload::Prefill.events()[..300], 256),
+                bytes,
+                touched,
+            });
+        }
+        for part in [Part::Take, Part::End] {
+            keeps_books(&Step { blocks: 50, part });
+        }
+    }
+
+    #[test]
+    fn a_script_gives_back_what_its_events_leave_out_and_uses_places_again() {
+        let events = PoolWorkload::Churn.events();
+        let script = Script::new(&events, 1);
+        assert_eq!(script.blocks(), PoolWorkload::Churn.pins().blocks);
+        assert_eq!(script.shape().blocks, 20);
+        assert_eq!(
+            script.peak_bytes(),
+            PoolWorkload::Churn.pins().peak_live_bytes
+        );
+        let small = Script::new(&events, 1 << 30);
+        assert_eq!(small.peak_bytes(), 20, "no block is empty");
+    }
+
+    #[test]
+    fn steps_are_heavy_tailed() {
+        let steps = steps::heavy_tailed(10_000);
+        let mut sizes: Vec<usize> = steps.iter().map(|step| step.iter().sum()).collect();
+        assert!(steps.iter().flatten().all(|&bytes| bytes > 0));
+        sizes.sort_unstable();
+        let all: usize = sizes.iter().sum();
+        let largest: usize = sizes[9_900..].iter().sum();
+        assert!(
+            largest * 4 > all,
+            "a hundredth of the steps is a quarter of the bytes or more"
+        );
+        assert!(
+            sizes[5_000] < 128 << 10,
+            "and half of them are small: {}",
+            sizes[5_000]
+        );
     }
 
     #[test]

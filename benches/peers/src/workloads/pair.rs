@@ -23,7 +23,7 @@ impl Workload for Pair {
 
     fn cell(&self) -> Cell {
         Cell {
-            workload: "pair",
+            workload: "pair".into(),
             bytes: self.bytes,
             touched: self.touched,
             threads: self.threads,

@@ -2,7 +2,7 @@
 //!
 //! - `xmalloc`: a producer and a consumer, and a bounded queue between them. One operation
 //!   is one block that went all the way; the producer times it, so the slower of the two
-//!   sets the pace.
+//!   sets the pace. One thread alone fills the queue and empties it again.
 //! - `rptest`: each thread replaces random blocks of its own; every second one it leaves to
 //!   the other thread. One operation is one replacement and what came in meanwhile.
 
@@ -21,10 +21,12 @@ use crate::race::Settings;
 /// Blocks on their way.
 const UNDER_WAY: usize = 64;
 
-/// A producer and a consumer. Two threads.
+/// A producer and a consumer.
 pub struct Xmalloc {
     /// Bytes of a block.
     pub bytes: usize,
+    /// 2, or 1 for both in one thread.
+    pub threads: usize,
 }
 
 impl Workload for Xmalloc {
@@ -32,10 +34,10 @@ impl Workload for Xmalloc {
 
     fn cell(&self) -> Cell {
         Cell {
-            workload: "xmalloc",
+            workload: "xmalloc".into(),
             bytes: self.bytes,
             touched: true,
-            threads: 2,
+            threads: self.threads,
         }
     }
 
@@ -60,7 +62,20 @@ impl Workload for Xmalloc {
         pace: &mut Pace<'_>,
     ) {
         let until = pace.until();
-        if seat == 0 {
+        if self.threads == 1 {
+            pace.run(UNDER_WAY as u64, || {
+                for _ in 0..UNDER_WAY {
+                    let held = hand.take(self.bytes);
+                    touch::<C::Hand<'_>>(&held, self.bytes);
+                    let full = shared.push(held);
+                    debug_assert!(full.is_ok(), "it was empty");
+                }
+                while let Some(held) = shared.pop() {
+                    hand.give(held);
+                }
+                ControlFlow::Continue(())
+            });
+        } else if seat == 0 {
             pace.run(1, || {
                 let mut held = hand.take(self.bytes);
                 touch::<C::Hand<'_>>(&held, self.bytes);
@@ -121,7 +136,7 @@ impl Workload for Rptest {
 
     fn cell(&self) -> Cell {
         Cell {
-            workload: "rptest",
+            workload: "rptest".into(),
             bytes: self.bytes,
             touched: true,
             threads: 2,

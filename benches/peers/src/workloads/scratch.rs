@@ -30,7 +30,7 @@ impl Workload for Scratch {
 
     fn cell(&self) -> Cell {
         Cell {
-            workload: "scratch",
+            workload: "scratch".into(),
             bytes: self.bytes,
             touched: true,
             threads: self.threads,

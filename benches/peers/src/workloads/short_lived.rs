@@ -75,7 +75,7 @@ impl Workload for Mstress {
 
     fn cell(&self) -> Cell {
         Cell {
-            workload: "mstress",
+            workload: "mstress".into(),
             bytes: self.bytes,
             touched: true,
             threads: self.threads,
@@ -160,7 +160,7 @@ impl Workload for Mleak {
 
     fn cell(&self) -> Cell {
         Cell {
-            workload: "mleak",
+            workload: "mleak".into(),
             bytes: self.bytes,
             touched: true,
             threads: 1,
