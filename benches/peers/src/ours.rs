@@ -3,7 +3,7 @@
 use tenslab::memory::{Allocator, Block, Request};
 use tenslab::{Buffer, DType, SharedAllocator, Tensor};
 
-use crate::contender::Shared;
+use crate::contender::{Contender, Hand, Shared};
 
 /// The alignment asked of tenslab: a cache line, as `Tensor` asks.
 pub const ALIGN: usize = 64;
@@ -31,6 +31,47 @@ impl Shared for Buffers {
 
     fn trim(&self) {
         self.0.trim();
+    }
+}
+
+/// As [`Buffers`], each thread by a handle that it makes for itself: a worker's own cache.
+pub struct Locals<F>(pub F);
+
+/// One thread's handle.
+pub struct Local(SharedAllocator);
+
+impl<F: Fn() -> SharedAllocator + Sync> Contender for Locals<F> {
+    type Held = Buffer;
+    type Hand<'a>
+        = Local
+    where
+        F: 'a;
+
+    fn hand(&self) -> Local {
+        Local((self.0)())
+    }
+
+    fn trim(&self) {
+        (self.0)().trim();
+    }
+}
+
+impl Hand for Local {
+    type Held = Buffer;
+
+    #[inline]
+    fn take(&mut self, bytes: usize) -> Buffer {
+        self.0.allocate(bytes, ALIGN).expect("memory for the race")
+    }
+
+    #[inline]
+    fn give(&mut self, held: Buffer) {
+        drop(held);
+    }
+
+    #[inline]
+    fn start(held: &Buffer) -> *mut u8 {
+        held.as_ptr()
     }
 }
 

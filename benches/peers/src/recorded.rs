@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tenslab::memory::{
-    CpuAllocator, EventKind, Meter, Recording, ReplayReport, Simulated, Tag, Trace, TraceLimits,
+    CachingPool, CpuAllocator, EventKind, Meter, PoolOptions, Recording, ReplayReport, Simulated,
+    Tag, Trace, TraceLimits,
 };
 use tenslab::{DType, SharedAllocator, Tensor};
 
@@ -143,9 +144,16 @@ pub fn replay(recording: &Recording, rounds: u32) -> Vec<Line> {
     let cpu = CpuAllocator::new();
     let metered = Meter::new(CpuAllocator::new());
     let pebibyte = Simulated::new(1 << 50);
-    let upstreams: [(&str, &dyn Fn() -> ReplayReport); 3] = [
+    let pool = CachingPool::new().expect("a pool for the recording");
+    let dry_run = || {
+        let need = PoolOptions::new().dry_run(recording);
+        need.expect("a pool for the recording").replay
+    };
+    let upstreams: [(&str, &dyn Fn() -> ReplayReport); 5] = [
+        ("pool", &|| recording.replay(&pool)),
         ("cpu", &|| recording.replay(&cpu)),
         ("metered cpu", &|| recording.replay(&metered)),
+        ("(pool, dry run)", &dry_run),
         ("(Simulated)", &|| recording.simulate(&pebibyte)),
     ];
     let mut reports = upstreams.map(|(_, replay)| replay());
@@ -199,7 +207,7 @@ mod tests {
         let [one, other] = recordings.each_ref().map(events);
         assert_eq!(one, other);
         let lines = replay(&recordings[0], 1);
-        assert_eq!(lines.len(), 3);
+        assert_eq!(lines.len(), 5);
         for line in lines {
             assert_eq!(line.figures["mismatches"], 0.0, "{line:?}");
             assert_eq!(line.figures["operations"], one.len() as f64, "{line:?}");

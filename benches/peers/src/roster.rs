@@ -4,17 +4,20 @@ use std::alloc::System;
 
 use mimalloc::MiMalloc;
 use snmalloc_rs::SnMalloc;
-use tenslab::memory::Meter;
+use tenslab::memory::{CachingPool, Meter};
 use tenslab::{CpuAllocator, SharedAllocator, SlabAllocator};
 use tikv_jemallocator::Jemalloc;
 
 use crate::contender::{Contender, Shape};
 use crate::heap::Counted;
-use crate::ours::{ALIGN, Blocks, Buffers, Tensors};
+use crate::ours::{ALIGN, Blocks, Buffers, Locals, Tensors};
 use crate::theirs::{Bumps, FreshPages, LockedVec, Malloc, Queue, ZeroedVec, purge};
 
 /// Those the ratio columns compare with.
 pub const BASELINES: [&str; 2] = ["mimalloc", "glibc"];
+
+/// What a worker's own cache of a pool keeps.
+const LOCAL_BYTES: usize = 64 << 20;
 
 /// Where contenders sign up.
 pub trait Entrants {
@@ -70,6 +73,10 @@ fn slab(shape: Shape) -> SlabAllocator {
     SlabAllocator::new(shape.bytes, blocks).expect("a slab for the race")
 }
 
+fn pool() -> CachingPool {
+    CachingPool::new().expect("a pool for the race")
+}
+
 fn one_size(field: &mut impl Entrants, align: usize) {
     field.add("slab buffer", ALIGN, |shape| {
         Buffers(SharedAllocator::new(slab(shape)))
@@ -91,6 +98,13 @@ fn any_size(field: &mut impl Entrants, align: usize) {
 }
 
 fn keepers(field: &mut impl Entrants, align: usize) {
+    field.add("pool buffer", ALIGN, |_| {
+        Buffers(SharedAllocator::new(pool()))
+    });
+    field.add("pool local buffer", ALIGN, |_| {
+        let pool = pool();
+        Locals(move || SharedAllocator::new(pool.local_cache(LOCAL_BYTES)))
+    });
     malloc(field, "glibc", align, purge::glibc, || System);
     malloc(field, "mimalloc", align, purge::mimalloc, || MiMalloc);
     malloc(field, "jemalloc", align, purge::jemalloc, || Jemalloc);
@@ -102,6 +116,9 @@ fn heights(field: &mut impl Entrants) {
     field.add("slab block", ALIGN, |shape| Blocks(slab(shape)));
     field.add("slab tensor", ALIGN, |shape| {
         Tensors(SharedAllocator::new(slab(shape)))
+    });
+    field.add("pool tensor", ALIGN, |_| {
+        Tensors(SharedAllocator::new(pool()))
     });
     field.add("cpu tensor", ALIGN, |_| {
         Tensors(SharedAllocator::new(CpuAllocator::new()))
