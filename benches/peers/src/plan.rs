@@ -186,13 +186,20 @@ fn held(run: &mut Run) {
 
 /// What is left of a spike, and who waits for a trim.
 fn whole_processes(run: &mut Run) {
+    let quick = run.options.quick;
+    let gibibyte = if quick { 256 * MIB } else { 1024 * MIB };
     for bytes in [16 * MIB, 16 * KIB] {
-        run.solo(&Spike { bytes }, &[Group::Keepers], Vec::new);
+        let spike = Spike {
+            bytes,
+            spike_bytes: gibibyte,
+        };
+        run.solo(&spike, &[Group::Keepers], Vec::new);
     }
     for bytes in [64 * KIB, 4 * MIB] {
         let stall = Stall {
             bytes,
-            rounds: if run.options.quick { 1 } else { 8 },
+            dirty_bytes: gibibyte,
+            rounds: if quick { 1 } else { 8 },
             cores: run.settings.cores.clone(),
         };
         run.solo(&stall, &[Group::Keepers], Vec::new);

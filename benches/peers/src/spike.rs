@@ -17,9 +17,6 @@ use crate::report::{KIB, size};
 use crate::solo::{Figures, Task};
 use crate::system;
 
-/// Bytes that come and go.
-const SPIKE_BYTES: usize = 1 << 30;
-
 /// Behind so many blocks that go lies one that stays.
 const GOING: usize = 16;
 
@@ -27,6 +24,8 @@ const GOING: usize = 16;
 pub struct Spike {
     /// Bytes of a block.
     pub bytes: usize,
+    /// Bytes that come and go.
+    pub spike_bytes: usize,
 }
 
 impl Task for Spike {
@@ -37,12 +36,12 @@ impl Task for Spike {
     fn shape(&self) -> Shape {
         Shape {
             bytes: self.bytes,
-            blocks: 2 * SPIKE_BYTES / self.bytes,
+            blocks: 2 * self.spike_bytes / self.bytes,
         }
     }
 
     fn measure<C: Contender>(&self, make: impl FnOnce() -> C) -> Figures {
-        let blocks = SPIKE_BYTES / self.bytes;
+        let blocks = self.spike_bytes / self.bytes;
         let mut going = Vec::with_capacity(blocks);
         let mut staying = Vec::with_capacity(blocks / GOING);
         let before = system::settled_bytes();

@@ -22,7 +22,7 @@ use crate::report::{MIB, size};
 use crate::solo::{Figures, Task};
 use crate::system;
 
-const DIRTY_BYTES: usize = 1 << 30;
+/// Bytes of a block that comes and goes.
 const DIRTY_BLOCK_BYTES: usize = 16 * MIB;
 
 /// Neither counts: the state has just changed, or it was never said.
@@ -34,7 +34,9 @@ const TRIMMING: u8 = 2;
 pub struct Stall {
     /// Bytes of a pair's block.
     pub bytes: usize,
-    /// Gibibytes that come and go.
+    /// Bytes that come and go in a round.
+    pub dirty_bytes: usize,
+    /// How often they do.
     pub rounds: usize,
     /// The threads' cores.
     pub cores: Vec<usize>,
@@ -48,7 +50,7 @@ impl Task for Stall {
     fn shape(&self) -> Shape {
         Shape {
             bytes: self.bytes.max(DIRTY_BLOCK_BYTES),
-            blocks: 2 + DIRTY_BYTES / DIRTY_BLOCK_BYTES,
+            blocks: 2 + self.dirty_bytes / DIRTY_BLOCK_BYTES,
         }
     }
 
@@ -64,7 +66,7 @@ impl Task for Stall {
             });
             system::pin(&self.cores, 1);
             let trims: Vec<_> = (0..self.rounds)
-                .map(|_| dirty_and_trim(&contender, &state))
+                .map(|_| dirty_and_trim(&contender, &state, self.dirty_bytes))
                 .collect();
             // Relaxed: nothing but itself is read after it.
             over.store(true, Ordering::Relaxed);
@@ -130,10 +132,10 @@ impl Stall {
 }
 
 /// How long giving back and trimming took, and by how much memory shrank.
-fn dirty_and_trim<C: Contender>(contender: &C, state: &AtomicU8) -> (Duration, i64) {
+fn dirty_and_trim<C: Contender>(contender: &C, state: &AtomicU8, bytes: usize) -> (Duration, i64) {
     let mut hand = contender.hand();
     state.store(QUIET, Ordering::Relaxed);
-    let all: Vec<_> = (0..DIRTY_BYTES / DIRTY_BLOCK_BYTES)
+    let all: Vec<_> = (0..bytes / DIRTY_BLOCK_BYTES)
         .map(|_| {
             let held = hand.take(DIRTY_BLOCK_BYTES);
             touch::<C::Hand<'_>>(&held, DIRTY_BLOCK_BYTES);
