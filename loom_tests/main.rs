@@ -18,6 +18,7 @@
     reason = "what counts the executions must not be modelled"
 )]
 
+mod arena;
 mod biased;
 mod budget;
 mod guarded;

@@ -115,6 +115,10 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
             &["keep_alive::the_last_of_two_handles_destroys"]
         }
         Mutant::GuardErasesLate => &["guarded::a_record_goes_before_its_block"],
+        Mutant::ArenaEndsTwoSteps => &["arena::a_step_that_ended_has_nothing_out"],
+        Mutant::ArenaResetsTwoSteps => &["arena::a_chunk_is_empty_when_the_last_of_it_came_back"],
+        Mutant::ArenaParksTwoSteps => &["arena::a_chunk_that_was_parked_comes_back"],
+        Mutant::ArenaSlotTwoSteps => &["arena::two_who_need_a_chunk_have_two"],
         Mutant::KvOpensTwoSteps => &[
             "kv_prefix::what_is_found_is_not_evicted",
             "kv_prefix::what_is_found_is_not_evicted_where_the_lock_leans",

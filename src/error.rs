@@ -1,5 +1,7 @@
 use crate::kv::{KvError, PlanError};
-use crate::memory::{AllocError, BorrowError, CgroupError, CommitError, MapError, TraceError};
+use crate::memory::{
+    AllocError, BorrowError, CgroupError, CommitError, MapError, StepError, TraceError,
+};
 use crate::tensor::TensorError;
 use crate::types::TypeError;
 use crate::weights::WeightsError;
@@ -29,6 +31,9 @@ pub enum Error {
     /// Bytes of a file, or shared memory, that could not be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// A step of an arena that cannot end.
+    #[error(transparent)]
+    Step(#[from] StepError),
     /// A tensor operation that cannot be done.
     #[error(transparent)]
     Tensor(#[from] TensorError),

@@ -108,6 +108,14 @@ pub enum Mutant {
     HandleTwoSteps,
     /// `Guarded`: gives a block back first and forgets it afterwards.
     GuardErasesLate,
+    /// `StepArena`: looks whether something is out under one lock, ends the step under another.
+    ArenaEndsTwoSteps,
+    /// `StepArena`: counts a chunk's last block as back under one lock, empties it under another.
+    ArenaResetsTwoSteps,
+    /// `StepArena`: finds a chunk that is in use under one lock, parks it under another.
+    ArenaParksTwoSteps,
+    /// `StepArena`: finds a slot for a chunk under one lock, fills it under another.
+    ArenaSlotTwoSteps,
     /// KV index: the last token of a block does not count.
     KvIgnoresLastToken,
     /// KV index: a block that is evicted stays findable.
@@ -167,7 +175,7 @@ pub enum Mutant {
 #[cfg(any(loom, tenslab_tsan, tenslab_mutants))]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 76] = [
+    pub const ALL: [Mutant; 80] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -217,6 +225,10 @@ impl Mutant {
         Mutant::HandleRelaxed,
         Mutant::HandleTwoSteps,
         Mutant::GuardErasesLate,
+        Mutant::ArenaEndsTwoSteps,
+        Mutant::ArenaResetsTwoSteps,
+        Mutant::ArenaParksTwoSteps,
+        Mutant::ArenaSlotTwoSteps,
         Mutant::KvIgnoresLastToken,
         Mutant::KvKeepsStaleKey,
         Mutant::KvHeadFirst,

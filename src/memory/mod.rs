@@ -21,7 +21,7 @@
 //! [`SharedAllocator`] and its keep-alive, the state word, the reference count of a
 //! [`Storage`], the magazines, the shared tier and the growth of a [`SlabAllocator`], the
 //! books of a [`Meter`], the order of a [`Trace`], a [`Limit`] and its callbacks, the books
-//! of a [`Guarded`].
+//! of a [`Guarded`], the steps of a [`StepArena`].
 //!
 //! A child that a process with threads forks may allocate from and give back to
 //! [`CpuAllocator`] and [`SharedAllocator`] (as far as the global allocator lets it; glibc's
@@ -36,6 +36,7 @@
 //! beginning, atomic exchanges do, which cost more.
 
 mod allocator;
+mod arena;
 #[cfg_attr(not(loom), allow(unreachable_pub, reason = "the loom models see it"))]
 mod biased;
 mod block;
@@ -66,6 +67,7 @@ mod storage;
 mod trace;
 
 pub use self::allocator::{Allocator, Decommitted, Stats};
+pub use self::arena::{ByTag, StepArena, StepError, StepStats};
 pub use self::block::Block;
 pub use self::budget::{Budget, CgroupError, CgroupMemory, Charge, Limit, PressureGuard, Shortage};
 pub use self::buffer::Buffer;

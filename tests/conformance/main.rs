@@ -38,7 +38,7 @@ use std::sync::Arc;
 
 use tenslab::memory::{
     AllocError, Allocator, Budget, CpuAllocator, Fault, FaultPlan, Guarded, Limit, MAX_ALIGN,
-    Meter, SharedAllocator, SlabAllocator, Trace,
+    Meter, SharedAllocator, SlabAllocator, StepArena, Trace,
 };
 
 /// The most that the suite asks of every stack at once, and what a slab's block has where
@@ -55,6 +55,8 @@ struct Bottom {
     make: fn(usize) -> Any,
     /// Do blocks have a size, which is the most that it gives and aligns to?
     has_blocks: bool,
+    /// Does it clear what it hands out by itself, so that all of it is in memory?
+    clears: bool,
 }
 
 impl Bottom {
@@ -66,8 +68,9 @@ impl Bottom {
 
 #[rustfmt::skip]
 const BOTTOMS: &[Bottom] = &[
-    Bottom { name: "cpu", make: |_| Arc::new(CpuAllocator::new()), has_blocks: false },
-    Bottom { name: "slab", make: |bytes| Arc::new(SlabAllocator::new(bytes, 64).unwrap()), has_blocks: true },
+    Bottom { name: "cpu", make: |_| Arc::new(CpuAllocator::new()), has_blocks: false, clears: false },
+    Bottom { name: "slab", make: |bytes| Arc::new(SlabAllocator::new(bytes, 64).unwrap()), has_blocks: true, clears: false },
+    Bottom { name: "arena", make: |_| Arc::new(StepArena::new()), has_blocks: false, clears: true },
 ];
 
 /// What stands above, and what it does to a request.
@@ -169,6 +172,8 @@ struct Stack {
     name: String,
     allocator: SharedAllocator,
     wrappers: Wrappers,
+    /// Is every byte that comes out of it in memory?
+    clears: bool,
     /// The most that the bottom gives, redzones included.
     max_bytes: usize,
     max_align: usize,
@@ -186,6 +191,7 @@ fn stacks() -> impl Iterator<Item = Stack> {
             Stack {
                 name: name(&wrappers, bottom.name),
                 allocator: SharedAllocator::new(wrap(&wrappers, bottom.under(&wrappers))),
+                clears: bottom.clears || is_guarded(&wrappers),
                 wrappers,
                 max_bytes,
                 max_align,

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tenslab::memory::{AllocError, Buffer, MAX_ALIGN, Tag, cpu, default_allocator};
 use tenslab::{DType, Device, Tensor};
 
-use super::{BLOCK, is_guarded, stacks, widened};
+use super::{BLOCK, stacks, widened};
 
 /// Writes a pattern into the ends and the middle, and reads it back.
 fn can_be_used(buffer: &mut Buffer, what: &str) {
@@ -32,9 +32,9 @@ fn every_alignment_is_kept_for_sizes_around_it() {
         while align <= largest {
             let mut out = Vec::new();
             for bytes in [1, align - 1, align, align + 1, 3 * align] {
-                // A guard writes every byte: three aligned gigabytes would be resident. It
-                // still gets a byte at every alignment.
-                if is_guarded(&stack.wrappers) && bytes > 12 << 20 {
+                // Three aligned gigabytes would be resident where every byte is written. A byte
+                // is still had at every alignment.
+                if stack.clears && bytes > 12 << 20 {
                     continue;
                 }
                 let what = format!("{}: {bytes} bytes at {align}", stack.name);
