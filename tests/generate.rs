@@ -187,7 +187,10 @@ fn a_report_says_who_holds_what() {
     // 3 layers, K and V, 2 heads of 16, f32: 768 bytes a token; 8 + 47 tokens are 2 blocks of 32, 100 are 4.
     assert_eq!(bytes("kv_used_bytes"), 768 * 64);
     assert_eq!(bytes("kv_reserved_bytes"), 768 * 128);
-    assert!(bytes("scratch_bytes") > 0);
+    // The arena was made for the largest step, and for nothing more.
+    let (step, held) = (bytes("scratch_bytes"), bytes("scratch_retained_bytes"));
+    assert!(step > 0, "{report}");
+    assert_eq!(held, (step + 128).next_multiple_of(4096), "{report}");
     assert!(report["tokens_per_s"].as_f64().unwrap() > 0.0);
     assert_eq!(
         report["text"].as_str().unwrap().split_whitespace().count(),

@@ -59,7 +59,7 @@ mod together {
     use crate::attention::BLOCK_TOKENS;
     use crate::config::Config;
     use crate::kernels::Kernels;
-    use crate::model::Model;
+    use crate::model::{Model, Room};
     use crate::support::example::json;
     use crate::support::oracle::ids;
     use crate::support::shared;
@@ -103,9 +103,10 @@ mod together {
     /// Feeds a prompt and then the oracle's ids, and returns the bits of all logits.
     fn bits(model: &Model, sequence: &mut Sequence, prompt: &[u32], fed: &[u32]) -> Vec<u32> {
         let (kernels, team) = (Kernels::best(), Team::new(1).unwrap());
+        let room = Room::new(memory::cpu(), memory::cpu());
         let mut forward = |tokens: &[u32]| {
             let logits = model
-                .forward::<f32>(kernels, &team, sequence, tokens, memory::cpu())
+                .forward::<f32>(kernels, &team, sequence, tokens, &room)
                 .unwrap();
             let bits: Vec<u32> = logits
                 .read::<f32>()

@@ -50,14 +50,14 @@ use std::sync::atomic::Ordering;
 
 use tempfile::TempDir;
 use tenslab::kv::{KvCache, KvDims, KvLimits, KvSpec};
-use tenslab::memory::{self, Meter, Tag};
-use tenslab::{DType, SharedAllocator, SlabAllocator, bf16, f16};
+use tenslab::memory::{self, Allocator};
+use tenslab::{DType, SharedAllocator, SlabAllocator, StepArena, bf16, f16};
 
 use crate::args::Args;
 use crate::attention::BLOCK_TOKENS;
 use crate::config::Config;
 use crate::kernels::Kernels;
-use crate::model::Model;
+use crate::model::{Model, Room};
 use crate::report::{Holdings, Report};
 use crate::run::{INTERRUPTED, Run, Stop, write_out};
 use crate::text::Vocabulary;
@@ -127,11 +127,15 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
     let team = Team::new(args.threads())?;
     let cache = cache(args, model.config(), context)?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(1);
-    let (block_bytes, blocks) = model.room(args.chunk.min(longest));
-    // One more for the prompt's logits, which wait for the next text.
-    let blocks = blocks + u32::from(args.n > 1);
-    let meter = Arc::new(Meter::new(SlabAllocator::new(block_bytes, blocks)?));
-    let room = SharedAllocator::new(Arc::clone(&meter)).with_tag(Tag::Activations);
+    // The largest step is known, so its room is one chunk from the beginning, and stays.
+    let step_bytes = model.step_bytes(args.chunk.min(longest))?;
+    let arena = Arc::new(StepArena::new().with_room(step_bytes));
+    // Logits outlive their step. Two where a prompt's wait for the next text.
+    let logits = SlabAllocator::new(model.logits_bytes(), 1 + u32::from(args.n > 1))?;
+    let room = Room::new(
+        &SharedAllocator::new(Arc::clone(&arena)),
+        &SharedAllocator::new(logits),
+    );
     let kernels = Kernels::best();
 
     let run = Run {
@@ -140,6 +144,7 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
         kernels,
         team: &team,
         cache: &cache,
+        arena: &arena,
         room: &room,
         vocabulary: &vocabulary,
         prompts: &prompts,
@@ -158,7 +163,7 @@ fn start(args: &Args) -> Result<Stop, Trouble> {
         dtype: model.dtype().name(),
         kv_reserved_bytes: cache.stats().reserved_bytes,
         kv_dtype: args.kv_dtype.name(),
-        scratch_bytes: meter.snapshot()[Tag::Activations].peak_live_bytes,
+        scratch_retained_bytes: arena.stats().reserved_bytes,
         threads: team.threads(),
         kernels: kernels.name(),
     };

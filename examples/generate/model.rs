@@ -8,12 +8,13 @@
 //! ```
 //!
 //! Every byte here is tenslab's: weights are frozen tensors over one slab, keys and
-//! values go into the blocks of a [`Step`], activations are tensors of the step's
-//! own allocator and go back to it when the step ends. All arithmetic is f32.
+//! values go into the blocks of a [`Step`], activations and scratch are tensors of an
+//! arena, whose step ends when the pass did. All arithmetic is f32.
 
 use tenslab::kv::Sequence;
+use tenslab::memory::{AllocError, Request, Tag};
 use tenslab::weights::Weights;
-use tenslab::{DType, SharedAllocator, Tensor};
+use tenslab::{DType, SharedAllocator, StepArena, Tensor};
 
 use crate::attention::{Heads, attend};
 use crate::config::Config;
@@ -22,8 +23,27 @@ use crate::threads::Team;
 use crate::trouble::Trouble;
 use crate::view::View;
 
-/// Tensors that a forward pass makes, the logits included.
-const ACTIVATIONS: u32 = 10;
+/// Where the tensors of a forward pass come from.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// What layers hand to each other: it dies with the pass.
+    activations: SharedAllocator,
+    /// What a product or a rotation needs for itself: it dies with the pass, too.
+    scratch: SharedAllocator,
+    /// What the pass is for.
+    logits: SharedAllocator,
+}
+
+impl Room {
+    /// All that dies with a pass comes from `step`.
+    pub(crate) fn new(step: &SharedAllocator, logits: &SharedAllocator) -> Self {
+        Self {
+            activations: step.with_tag(Tag::Activations),
+            scratch: step.with_tag(Tag::Scratch),
+            logits: logits.with_tag(Tag::Activations),
+        }
+    }
+}
 
 /// The tensors of one decoder layer.
 #[derive(Debug)]
@@ -141,34 +161,56 @@ impl Model {
             .map_or(self.embedding.dtype(), |layer| layer.q.dtype())
     }
 
-    /// What [`forward`](Self::forward) needs of its `room` for `count` tokens: bytes of the
-    /// largest tensor, and how many tensors.
-    pub(crate) fn room(&self, count: usize) -> (usize, u32) {
+    /// Elements, for each token, of what a forward pass makes: the activations `x`, its norm,
+    /// `q`, `k` and `v`; the scratch for two products, for what the gate let through, and for
+    /// the angles.
+    fn widths(&self) -> ([usize; 5], [usize; 4]) {
         let config = &self.config;
-        let width = config
-            .intermediate
-            .max(config.hidden)
-            .max(config.heads * config.head_dim);
-        let elements = count.saturating_mul(width).max(config.vocab);
-        (elements.saturating_mul(size_of::<f32>()), ACTIVATIONS)
+        let (hidden, inner, dim) = (config.hidden, config.intermediate, config.head_dim);
+        let (q, kv) = (config.heads * dim, config.kv_heads * dim);
+        let activations = [hidden, hidden.max(q), q, kv, kv];
+        // What a product makes, [rows, tokens], before it is turned into [tokens, rows].
+        let scratch = [inner.max(hidden).max(q), inner.max(2 * kv), inner, dim];
+        (activations, scratch)
+    }
+
+    /// Bytes that a [`forward`](Self::forward) pass over `count` tokens takes of an arena.
+    ///
+    /// # Errors
+    ///
+    /// More than an address space holds.
+    pub(crate) fn step_bytes(&self, count: usize) -> Result<usize, AllocError> {
+        let (activations, scratch) = self.widths();
+        let widths = activations.into_iter().chain(scratch);
+        widths
+            .map(|width| width.saturating_mul(count))
+            .try_fold(0, |sum: usize, elements| {
+                let bytes = elements.saturating_mul(size_of::<f32>());
+                Ok(sum.saturating_add(StepArena::footprint(&Request::new(bytes, 64)?)))
+            })
+    }
+
+    /// Bytes of the logits.
+    pub(crate) fn logits_bytes(&self) -> usize {
+        self.config.vocab.saturating_mul(size_of::<f32>())
     }
 
     /// Appends `tokens` (at least one, each below the vocabulary) to the sequence and
     /// returns the logits behind the last one: `[vocab]`, f32.
     ///
-    /// `K` is the number format of the cache. Activations come from `room` and are
-    /// back there when this returns, except for the logits.
+    /// `K` is the number format of the cache. When this returns, all but the logits is back
+    /// in `room`.
     ///
     /// # Errors
     ///
-    /// A full cache, an exhausted `room`. The sequence is then as before.
+    /// A full cache, no memory. The sequence is then as before.
     pub(crate) fn forward<K: Number>(
         &self,
         kernels: Kernels,
         team: &Team,
         sequence: &mut Sequence,
         tokens: &[u32],
-        room: &SharedAllocator,
+        room: &Room,
     ) -> Result<Tensor, Trouble> {
         let config = &self.config;
         let (count, hidden, inner, dim) = (
@@ -183,24 +225,25 @@ impl Model {
             dim,
         };
         let (q_width, kv_width) = (heads.query * dim, heads.kv * dim);
-        let take = |width: usize| Tensor::empty([count * width], DType::F32, room);
+        let take = |width: usize, room| Tensor::empty([count * width], DType::F32, room);
 
+        let ([x, normed, q, k, v], scratch) = self.widths();
         let tensors = [
-            take(hidden)?,
-            take(hidden.max(q_width))?,
-            take(q_width)?,
-            take(kv_width)?,
-            take(kv_width)?,
+            take(x, &room.activations)?,
+            take(normed, &room.activations)?,
+            take(q, &room.activations)?,
+            take(k, &room.activations)?,
+            take(v, &room.activations)?,
         ];
         let [x, normed, q, k, v] = &tensors;
         let (mut x, mut normed) = (x.write::<f32>()?, normed.write::<f32>()?);
         let (mut q, mut k, mut v) = (q.write::<f32>()?, k.write::<f32>()?, v.write::<f32>()?);
-        // What a product makes, [rows, tokens], before it is turned into [tokens, rows].
+        let [raw, raw_two, active, angles] = scratch;
         let tensors = [
-            take(inner.max(hidden).max(q_width))?,
-            take(inner.max(kv_width))?,
-            take(inner)?,
-            take(dim)?,
+            take(raw, &room.scratch)?,
+            take(raw_two, &room.scratch)?,
+            take(active, &room.scratch)?,
+            take(angles, &room.scratch)?,
         ];
         let [raw, raw_two, active, angles] = &tensors;
         let (mut raw, mut raw_two) = (raw.write::<f32>()?, raw_two.write::<f32>()?);
@@ -279,7 +322,7 @@ impl Model {
 
         let last = &x[(count - 1) * hidden..];
         self.norm(&self.norm, last, &mut normed)?;
-        let logits = Tensor::empty([config.vocab], DType::F32, room)?;
+        let logits = Tensor::empty([config.vocab], DType::F32, &room.logits)?;
         View::of(&self.head)?.matmul(
             kernels,
             team,

@@ -41,8 +41,10 @@ pub(crate) struct Report {
     pub(crate) kv_reserved_bytes: usize,
     /// Number format of the keys and values.
     pub(crate) kv_dtype: &'static str,
-    /// The most that activations have taken.
+    /// The most that the activations and the scratch of a step have taken.
     pub(crate) scratch_bytes: usize,
+    /// What the arena that they come from holds at the end.
+    pub(crate) scratch_retained_bytes: usize,
     /// The process's high-water mark; none where the system does not tell.
     pub(crate) peak_rss_bytes: Option<usize>,
     /// Heap blocks of the process from token id to logits; none if there was no
@@ -92,7 +94,7 @@ pub(crate) struct Holdings {
     pub(crate) dtype: &'static str,
     pub(crate) kv_reserved_bytes: usize,
     pub(crate) kv_dtype: &'static str,
-    pub(crate) scratch_bytes: usize,
+    pub(crate) scratch_retained_bytes: usize,
     pub(crate) threads: usize,
     pub(crate) kernels: &'static str,
 }
@@ -124,7 +126,8 @@ impl Report {
             kv_used_bytes: outcome.kv_used_bytes,
             kv_reserved_bytes: holdings.kv_reserved_bytes,
             kv_dtype: holdings.kv_dtype,
-            scratch_bytes: holdings.scratch_bytes,
+            scratch_bytes: outcome.step_bytes,
+            scratch_retained_bytes: holdings.scratch_retained_bytes,
             threads: holdings.threads,
             kernels: holdings.kernels,
         }
@@ -190,8 +193,9 @@ impl Display for Report {
         )?;
         writeln!(
             f,
-            "  scratch  {}  activations of the largest step",
-            Mib(self.scratch_bytes as u64)
+            "  scratch  {}  the largest step, of {} that its arena holds",
+            Mib(self.scratch_bytes as u64),
+            Mib(self.scratch_retained_bytes as u64).to_string().trim()
         )?;
         match self.peak_rss_bytes {
             Some(bytes) => writeln!(f, "  peak RSS {}  the whole process", Mib(bytes as u64))?,

@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tenslab::kv::{KvCache, Namespace, Sequence};
-use tenslab::{SharedAllocator, Tensor};
+use tenslab::{StepArena, Tensor};
 
 use crate::args::Args;
 use crate::counting;
 use crate::kernels::{Kernels, Number};
-use crate::model::Model;
+use crate::model::{Model, Room};
 use crate::sampler::{Sampler, highest};
 use crate::text::{Transcript, Vocabulary};
 use crate::threads::Team;
@@ -66,8 +66,10 @@ pub(crate) struct Run<'a> {
     pub(crate) team: &'a Team,
     /// The cache of keys and values, of `K`.
     pub(crate) cache: &'a KvCache,
-    /// Where activations come from.
-    pub(crate) room: &'a SharedAllocator,
+    /// Where what dies with a forward pass comes from.
+    pub(crate) arena: &'a StepArena,
+    /// The same for the pass itself, and where the logits come from.
+    pub(crate) room: &'a Room,
     /// Tokens and text.
     pub(crate) vocabulary: &'a Vocabulary,
     /// The prompts: at least one token each, all of them below the vocabulary.
@@ -123,6 +125,8 @@ pub(crate) struct Outcome {
     pub(crate) copied_blocks: u64,
     /// Bytes of the blocks that hold keys and values, at the end of the text with the most.
     pub(crate) kv_used_bytes: usize,
+    /// The most that a forward pass took of the arena.
+    pub(crate) step_bytes: usize,
 }
 
 impl Outcome {
@@ -187,7 +191,7 @@ impl Run<'_> {
         let mut logits = None;
         for chunk in prompt[sequence.hit_tokens()..].chunks(self.args.chunk) {
             drop(logits.take());
-            logits = Some(self.forward::<K>(sequence, chunk)?);
+            logits = Some(self.forward::<K>(sequence, chunk, outcome)?);
             if INTERRUPTED.load(Ordering::Relaxed) {
                 logits = None;
                 break;
@@ -196,6 +200,7 @@ impl Run<'_> {
         outcome.prompt_time += started.elapsed();
         Ok(logits)
     }
+
     /// Makes one text behind a prompt, whose logits are these; none if it was interrupted.
     fn decode<K: Number>(
         &self,
@@ -238,7 +243,7 @@ impl Run<'_> {
             let fed = forced.get(made - 1).copied().unwrap_or(chosen);
             let before = counting::blocks();
             counting::plant(self.args.plant_allocations);
-            logits = Some(self.forward::<K>(sequence, &[fed])?);
+            logits = Some(self.forward::<K>(sequence, &[fed], outcome)?);
             let blocks = counting::blocks() - before;
             outcome.decode_steps += 1;
             if outcome.decode_steps > WARM_UP_STEPS {
@@ -261,12 +266,18 @@ impl Run<'_> {
         })
     }
 
+    /// A forward pass, and the end of the arena's step: nothing of it may be out.
     fn forward<K: Number>(
         &self,
         sequence: &mut Sequence,
         tokens: &[u32],
+        outcome: &mut Outcome,
     ) -> Result<Tensor, Trouble> {
-        (self.model).forward::<K>(self.kernels, self.team, sequence, tokens, self.room)
+        let (kernels, team) = (self.kernels, self.team);
+        let logits = (self.model).forward::<K>(kernels, team, sequence, tokens, self.room)?;
+        let step = self.arena.end_step()?;
+        outcome.step_bytes = outcome.step_bytes.max(step.peak_bytes);
+        Ok(logits)
     }
 
     /// Says which of several texts follows, and what of its prompt was there.

@@ -39,6 +39,7 @@ macro_rules! from {
 
 from!(
     tenslab::memory::AllocError,
+    tenslab::memory::StepError,
     tenslab::tensor::TensorError,
     tenslab::kv::KvError,
     tenslab::weights::WeightsError
