@@ -5,7 +5,7 @@
 //!   cli        inspect, plan, replay                               the tool
 //!   weights    checkpoint file ──▶ one slab ──▶ frozen tensors     kv   paged keys and values
 //!   tensor     Tensor: a view of shared storage; guards; ops
-//!   memory     SharedAllocator ──▶ Buffer ──▶ Storage; CPU, slab, budget, meter, trace, pages
+//!   memory     SharedAllocator ──▶ Buffer ──▶ Storage; CPU, slab, arena, budget, meter, trace
 //!   types      DType, Shape, Strides, Device, Element, exact half conversions
 //! ```
 //!

@@ -17,8 +17,9 @@
 
 use std::hint::black_box;
 use std::process::{Command, Output};
+use std::sync::Arc;
 
-use tenslab::memory::{Allocator, Request, SharedAllocator, SlabAllocator};
+use tenslab::memory::{Allocator, Request, SharedAllocator, SlabAllocator, StepArena};
 use tenslab::{DType, Tensor};
 
 /// Names the fault that a child has to make.
@@ -190,6 +191,68 @@ fn a_block_that_was_taken_by_id_is_a_fault_outside_and_afterwards() {
             unsafe { slab.release_block(part) };
         },
     );
+}
+
+/// An arena hands out from the end of a chunk to its beginning.
+#[test]
+fn of_an_arena_all_that_nobody_has_is_a_fault() {
+    let faults = [
+        "behind",
+        "in front",
+        "fresh",
+        "gap",
+        "given back",
+        "the next step",
+    ];
+    dies_over(
+        "of_an_arena_all_that_nobody_has_is_a_fault",
+        &faults,
+        |fault| {
+            let arena = Arc::new(StepArena::new());
+            let room = SharedAllocator::new(Arc::clone(&arena));
+            let first = room.allocate(100, 64).unwrap();
+            let second = room.allocate(100, 4096).unwrap();
+            let (start, aligned) = (first.as_ptr(), second.as_ptr());
+            poke(start, 99);
+            poke(aligned, 99);
+            match fault {
+                "behind" => poke(start, 100),
+                // In front of it is its header, and in front of that is nothing yet.
+                "in front" => poke(aligned.wrapping_sub(65), 0),
+                "fresh" => _ = peek(aligned.wrapping_sub(9000), 0),
+                "gap" => _ = peek(aligned, 128),
+                _ => {}
+            }
+            // A tensor's header lies in front of its bytes.
+            let tensor = Tensor::from_storage(&first.into(), 0, [25], DType::F32).unwrap();
+            tensor.write::<f32>().unwrap().fill(1.0);
+            drop(tensor);
+            if fault == "given back" {
+                let _ = peek(start, 0);
+            }
+            drop(second);
+            arena.end_step().unwrap();
+            if fault == "the next step" {
+                poke(aligned, 0);
+            }
+            let again = room.allocate(100, 64).unwrap();
+            assert_eq!(again.as_ptr(), start);
+            poke(start, 99);
+        },
+    );
+}
+
+/// A chunk goes back to the heap unpoisoned, which hands it out again.
+#[test]
+fn chunks_go_back_to_the_heap_without_poison() {
+    for _ in 0..50 {
+        let arena = StepArena::new();
+        let room = SharedAllocator::new(arena);
+        drop(room.allocate(40_000, 64).unwrap());
+        assert_eq!(room.trim(), 64 << 10);
+        let mut bytes = vec![0_u8; (64 << 10) - 16];
+        black_box(&mut bytes).fill(1);
+    }
 }
 
 /// The addresses may be somebody else's next: they are given back unpoisoned.

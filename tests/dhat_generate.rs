@@ -136,7 +136,11 @@ mod budget {
         for point in report["pps"].as_array().unwrap() {
             // The innermost comes first.
             let stack = point["fs"].as_array().unwrap().iter();
-            let mut stack = stack.map(|at| frames[at.as_u64().unwrap() as usize].as_str().unwrap());
+            let mut stack = stack.map(|at| {
+                frames[usize::try_from(at.as_u64().unwrap()).unwrap()]
+                    .as_str()
+                    .unwrap()
+            });
             if let Some(layer) = stack.find_map(layer) {
                 let heap = heaps.entry(layer.to_owned()).or_default();
                 heap.blocks += point["tbk"].as_u64().unwrap();

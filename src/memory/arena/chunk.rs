@@ -44,7 +44,7 @@ pub(super) struct Need {
     pub(super) whole: usize,
     /// Of those, the allocation's.
     pub(super) capacity: usize,
-    align: usize,
+    pub(super) align: usize,
 }
 
 impl Need {

@@ -333,7 +333,20 @@ unsafe impl Allocator for StepArena {
             return Ok(Block::new(request.dangling(), 0, 0, u64::MAX, tag));
         }
         let need = Need::of(&request).ok_or(AllocError::SizeOverflow { bytes, align })?;
-        let (place, slot) = match self.chunks.with(|chunks| chunks.take(bytes, need, tag)) {
+        // Put together again under the lock: a copy of the whole would be a wide load of parts
+        // that were stored a moment ago, for which the processor waits.
+        let Need {
+            whole, capacity, ..
+        } = need;
+        let taken = self.chunks.with(move |chunks| {
+            let need = Need {
+                whole,
+                capacity,
+                align,
+            };
+            chunks.take(bytes, need, tag)
+        });
+        let (place, slot) = match taken {
             Some(taken) => taken,
             None => self.grow(request, need)?,
         };
