@@ -205,6 +205,27 @@ fn pages_that_nobody_touched_are_not_cleared_again() {
 }
 
 #[test]
+fn large_memory_that_was_hardly_used_is_zero_again_without_touching_it() {
+    for touched in [0, 3 * MIB, 60 * MIB] {
+        let pool = CachingPool::new().unwrap();
+        let memory = shared(&pool);
+        let mut block = memory.allocate(64 * MIB, 64).unwrap();
+        block.as_mut_slice()[..touched].fill(0xee);
+        drop(block);
+        let block = memory.allocate_zeroed(64 * MIB, 64).unwrap();
+        let resident = tenslab::memory::resident_bytes(block.as_slice()).unwrap_or(0);
+        if cfg!(target_os = "linux") && touched < 32 * MIB {
+            assert_eq!(resident, 0, "{touched} bytes were touched");
+        }
+        assert!(
+            block.as_slice().iter().all(|&byte| byte == 0),
+            "{touched} bytes were touched"
+        );
+    }
+    check(&pool);
+}
+
+#[test]
 fn a_block_grows_where_it_stands_into_what_is_free_behind_it() {
     let pool = CachingPool::new().unwrap();
     let memory = shared(&pool);

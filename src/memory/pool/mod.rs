@@ -56,6 +56,7 @@ pub use self::options::{PoolOptions, TrimPolicy};
 pub use self::report::{PoolReport, RungCounts};
 use self::space::Space;
 use self::trim::Ages;
+use super::pages::resident_region;
 use super::poison::{poison, unpoison, unspecified};
 use super::seat::Seats;
 use super::slab::SlabAllocator;
@@ -75,6 +76,9 @@ const SEAT_BYTES: usize = 4 << 20;
 /// The heap commits in multiples of this, that it need not do so again at once. Under a cap it
 /// commits what is wanted and no more.
 const COMMIT_BYTES: usize = 2 << 20;
+
+/// From here on it is worth asking how many of the pages that have to be zero are in memory.
+const SPARSE_BYTES: usize = 4 << 20;
 
 /// Everything of varying size: small blocks by class from slabs, large ones by best fit from
 /// one growable reservation, in which free neighbours are always one.
@@ -372,23 +376,53 @@ impl<P: PageSource> Core<P> {
         dirty: &Range<u32>,
     ) -> Block {
         let (start, bytes) = (self.start(pages.start), request.bytes());
+        let capacity = self.bytes(pages.end - pages.start);
+        if request.is_zeroed() && !dirty.is_empty() {
+            self.clear(self.in_bytes(dirty));
+            // SAFETY: pages that are the caller's, who has not seen them yet.
+            unsafe { poison(start, capacity) };
+        }
         // SAFETY: `bytes` bytes of committed pages.
         unsafe { unpoison(start, bytes) };
         if !request.is_zeroed() {
             unspecified(start, bytes);
-        } else if !dirty.is_empty() {
-            let from = self.bytes(dirty.start - pages.start);
-            let until = self.bytes(dirty.end - pages.start).min(bytes);
-            // SAFETY: in bounds: the dirty pages are some of the block's.
-            let first = unsafe { start.add(from) };
-            // SAFETY: bytes of a block that is ours until it is returned.
-            unsafe { first.write_bytes(0, until.saturating_sub(from)) };
         }
         let Some(header) = self.headers.of(piece) else {
             unreachable!("a piece that is somebody's has a header")
         };
-        let capacity = self.bytes(pages.end - pages.start);
         Block::new(start, bytes, capacity, u64::from(piece), request.tag()).with_header(header)
+    }
+
+    /// Makes whole pages zero that are the caller's.
+    fn clear(&self, range: Range<usize>) {
+        if range.len() >= SPARSE_BYTES && self.clear_sparse(&range) {
+            return;
+        }
+        // SAFETY: in bounds: pages of the heap are numbered to the length of the region.
+        let first = unsafe { self.region.base().add(range.start) };
+        // SAFETY: for as long as they are cleared, all of them may be.
+        unsafe { unpoison(first, range.len()) };
+        // SAFETY: committed pages that are the caller's alone.
+        unsafe { first.write_bytes(0, range.len()) };
+    }
+
+    /// Gives pages back of which few are in memory, so that they are zero without being touched:
+    /// what was reserved with room to spare came back with most of it unused. `false`: they are
+    /// as they were, or anything.
+    #[cold]
+    fn clear_sparse(&self, range: &Range<usize>) -> bool {
+        let pages = &self.space.pages;
+        // SAFETY: in bounds: pages of the heap are numbered to the length of the region.
+        let first = unsafe { self.region.base().add(range.start) };
+        let part = Region::new(first, range.len(), 1 << self.page_log2);
+        let sparse = resident_region(&part).is_some_and(|bytes| bytes < range.len() / 2);
+        if !sparse || !pages.decommits_to_zero() {
+            return false;
+        }
+        // SAFETY: our own region; committed pages that are the caller's alone.
+        let gone = unsafe { pages.decommit(&self.region, range.clone()) };
+        // SAFETY: our own region, and the pages are the caller's.
+        gone.is_some() && unsafe { pages.commit(&self.region, range.clone()) }.is_ok()
     }
 
     /// # Safety
