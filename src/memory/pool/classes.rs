@@ -26,7 +26,7 @@ pub(super) const fn bytes(class: usize) -> usize {
         return (class + 1) * GRAIN;
     }
     let doubling = (class - 4) / 4;
-    (4 + (class % 4) + 1) * GRAIN << doubling
+    ((4 + (class % 4) + 1) * GRAIN) << doubling
 }
 
 /// The smallest class whose blocks have `bytes` bytes (at least one), at a multiple of `align`.
@@ -58,6 +58,8 @@ pub(super) fn classes() -> Range<usize> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
+
     use super::*;
 
     #[test]

@@ -1,4 +1,5 @@
 //! The heap against a model that knows one thing: the state of each page.
+#![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 use std::collections::BTreeMap;
 
