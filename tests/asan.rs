@@ -19,7 +19,7 @@ use std::hint::black_box;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use tenslab::memory::{Allocator, Request, SharedAllocator, SlabAllocator, StepArena};
+use tenslab::memory::{Allocator, CachingPool, Request, SharedAllocator, SlabAllocator, StepArena};
 use tenslab::{DType, Tensor};
 
 /// Names the fault that a child has to make.
@@ -238,6 +238,64 @@ fn of_an_arena_all_that_nobody_has_is_a_fault() {
             let again = room.allocate(100, 64).unwrap();
             assert_eq!(again.as_ptr(), start);
             poke(start, 99);
+        },
+    );
+}
+
+/// Large blocks of a pool are pages: what is past the last byte asked for is nobody's.
+#[test]
+fn of_a_pool_all_that_nobody_has_is_a_fault() {
+    let faults = [
+        "behind",
+        "in the cache",
+        "in the heap",
+        "the rest of a split",
+        "given back to the system",
+        "small",
+    ];
+    dies_over(
+        "of_a_pool_all_that_nobody_has_is_a_fault",
+        &faults,
+        |fault| {
+            let pool = CachingPool::new().unwrap();
+            let memory = SharedAllocator::new(pool.clone());
+            let bytes = 100_000;
+            let first = memory.allocate(bytes, 64).unwrap();
+            let second = memory.allocate_zeroed(bytes, 64).unwrap();
+            let small = memory.allocate(100, 64).unwrap();
+            let (start, end, tiny) = (first.as_ptr(), second.as_ptr(), small.as_ptr());
+            poke(start, bytes - 1);
+            poke(end, bytes - 1);
+            if fault == "behind" {
+                poke(start, bytes);
+            }
+            drop(first);
+            if fault == "in the cache" {
+                poke(start, 0);
+            }
+            // As many pages, and asked to be zero: the rest of the last page is nobody's again.
+            let again = memory.allocate_zeroed(bytes - 10, 64).unwrap();
+            assert_eq!(again.as_ptr(), start);
+            poke(start, bytes - 11);
+            drop((again, second));
+            pool.flush();
+            if fault == "in the heap" {
+                poke(end, 5000);
+            }
+            let half = memory.allocate(50_000, 64).unwrap();
+            assert_eq!(half.as_ptr(), start);
+            if fault == "the rest of a split" {
+                poke(start, 53_248);
+            }
+            drop(half);
+            pool.trim();
+            if fault == "given back to the system" {
+                let _ = peek(start, 0);
+            }
+            drop(small);
+            if fault == "small" {
+                poke(tiny, 0);
+            }
         },
     );
 }
