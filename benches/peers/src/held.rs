@@ -3,12 +3,14 @@
 //! The script is played once and every page of each block is touched. What is reported is
 //! by how much resident memory grew at its peak, and that over the most that was asked for
 //! at one time; and what stays when everything is back, before and after the contender's
-//! own call for giving memory back.
+//! own call for giving memory back. How long it took is a moment's figure, but says who had to
+//! ask the system for the same pages again and again.
 //!
 //! Below stand rules that are not to be had as crates, as models with addresses alone: what
 //! they would have reserved.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use crate::contender::{Contender, Shape};
 use crate::pool_workloads::{Addresses, Event, PoolWorkload, Rule, fingerprint, peak_live_bytes};
@@ -76,7 +78,9 @@ fn measure<C: Contender>(
     system::reset_peak();
     let contender = make();
     let mut hand = contender.hand();
+    let began = Instant::now();
     play(&mut hand);
+    let took = began.elapsed();
     let peak = system::peak_resident_bytes() - before;
     let left = system::resident_bytes() - before;
     contender.trim();
@@ -90,6 +94,7 @@ fn measure<C: Contender>(
         ),
         ("left_bytes".to_owned(), left as f64),
         ("trimmed_bytes".to_owned(), trimmed as f64),
+        ("played_ns".to_owned(), took.as_nanos() as f64),
     ])
 }
 

@@ -36,7 +36,8 @@ fn time(ns: f64) -> String {
         _ if ns < 1e2 => format!("{ns:.1} ns"),
         _ if ns < 1e4 => format!("{ns:.0} ns"),
         _ if ns < 1e7 => format!("{:.1} us", ns / 1e3),
-        _ => format!("{:.1} ms", ns / 1e6),
+        _ if ns < 1e10 => format!("{:.1} ms", ns / 1e6),
+        _ => format!("{:.1} s", ns / 1e9),
     }
 }
 
@@ -136,7 +137,7 @@ pub fn objects(rows: &[Row]) -> Vec<serde_json::Value> {
 
 /// Figures in the order of their columns, each with its heading. The end of a name is its
 /// unit.
-const COLUMNS: [(&str, &str); 22] = [
+const COLUMNS: [(&str, &str); 23] = [
     ("min_ns", "min"),
     ("operations", "operations"),
     ("mismatches", "mismatches"),
@@ -158,6 +159,7 @@ const COLUMNS: [(&str, &str); 22] = [
     ("max_ns", "max"),
     ("pairs", "pairs"),
     ("trim_ns", "trim took"),
+    ("played_ns", "played in"),
     ("gone_bytes", "gone MiB"),
 ];
 
