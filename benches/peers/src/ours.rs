@@ -1,6 +1,8 @@
 //! tenslab's own contenders, at each height of the stack.
 
-use tenslab::memory::{Allocator, Block, Request};
+use std::sync::Arc;
+
+use tenslab::memory::{Allocator, Block, Request, StepArena};
 use tenslab::{Buffer, DType, SharedAllocator, Tensor};
 
 use crate::contender::{Contender, Hand, Shared};
@@ -72,6 +74,62 @@ impl Hand for Local {
     #[inline]
     fn start(held: &Buffer) -> *mut u8 {
         held.as_ptr()
+    }
+}
+
+/// As [`Buffers`], out of an arena whose steps end.
+pub struct Steps {
+    arena: Arc<StepArena>,
+    memory: SharedAllocator,
+}
+
+impl Steps {
+    /// Of an arena without a chunk.
+    pub fn new() -> Self {
+        let arena = Arc::new(StepArena::new());
+        let memory = SharedAllocator::new(Arc::clone(&arena));
+        Self { arena, memory }
+    }
+}
+
+impl Contender for Steps {
+    type Held = Buffer;
+    type Hand<'a> = Stepping<'a>;
+
+    fn hand(&self) -> Stepping<'_> {
+        Stepping(self)
+    }
+
+    fn trim(&self) {
+        self.memory.trim();
+    }
+}
+
+/// A thread's way into [`Steps`].
+pub struct Stepping<'a>(&'a Steps);
+
+impl Hand for Stepping<'_> {
+    type Held = Buffer;
+
+    #[inline]
+    fn take(&mut self, bytes: usize) -> Buffer {
+        let buffer = self.0.memory.allocate(bytes, ALIGN);
+        buffer.expect("memory for the race")
+    }
+
+    #[inline]
+    fn give(&mut self, held: Buffer) {
+        drop(held);
+    }
+
+    #[inline]
+    fn start(held: &Buffer) -> *mut u8 {
+        held.as_ptr()
+    }
+
+    #[inline]
+    fn end_step(&mut self) {
+        self.0.arena.end_step().expect("all of the step is back");
     }
 }
 

@@ -10,7 +10,7 @@ use tikv_jemallocator::Jemalloc;
 
 use crate::contender::{Contender, Shape};
 use crate::heap::Counted;
-use crate::ours::{ALIGN, Blocks, Buffers, Locals, Tensors};
+use crate::ours::{ALIGN, Blocks, Buffers, Locals, Steps, Tensors};
 use crate::theirs::{Bumps, FreshPages, LockedVec, Malloc, Queue, ZeroedVec, purge};
 
 /// Those the ratio columns compare with.
@@ -62,7 +62,7 @@ impl Group {
             Self::OneSize => one_size(field, align),
             Self::AnySize => any_size(field, align),
             Self::Keepers => keepers(field, align),
-            Self::Arenas => field.add("bumpalo", ALIGN, |_| Bumps),
+            Self::Arenas => arenas(field),
             Self::FreshPages => field.add("fresh pages", ALIGN, |_| FreshPages),
         }
     }
@@ -123,6 +123,11 @@ fn heights(field: &mut impl Entrants) {
     field.add("cpu tensor", ALIGN, |_| {
         Tensors(SharedAllocator::new(CpuAllocator::new()))
     });
+}
+
+fn arenas(field: &mut impl Entrants) {
+    field.add("arena buffer", ALIGN, |_| Steps::new());
+    field.add("bumpalo", ALIGN, |_| Bumps);
 }
 
 fn malloc<A>(
