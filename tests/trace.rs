@@ -10,12 +10,13 @@
 
 mod probe;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use probe::{Dice, Spy};
 use tenslab::memory::{
-    Allocator, CpuAllocator, EventKind, Meter, Name, Recording, SharedAllocator, Simulated,
-    SlabAllocator, Tag, Trace, TraceLimits, TraceProblem,
+    AllocError, Allocator, CpuAllocator, EventKind, Meter, Name, Recording, SharedAllocator,
+    Simulated, SlabAllocator, Tag, Trace, TraceLimits, TraceProblem,
 };
 
 const BLOCK: usize = 4096;
@@ -544,6 +545,79 @@ fn a_replay_reports_what_ends_differently() {
     drop(handle.allocate(1, 1).unwrap());
     let report = trace.snapshot().replay(&CpuAllocator::new());
     assert_eq!((report.skipped_releases, report.operations), (1, 0));
+}
+
+/// Each event is a step, and an allocator is asked for the same, but never to clear anything.
+#[test]
+fn a_replay_in_steps_lies_as_the_other_and_clears_nothing() {
+    let (trace, handle) = traced(limits(6000, 200));
+    work(&trace, &handle, 3, 2000);
+    let recording = trace.snapshot();
+    let zeroed = |recording: &Recording| {
+        let asked = recording.events().iter().filter(|event| match event.kind {
+            EventKind::Allocate(allocation) => allocation.request.is_zeroed(),
+            _ => false,
+        });
+        asked.count()
+    };
+    assert!(zeroed(&recording) > 0, "or there is nothing to see");
+
+    let fresh = || SlabAllocator::new(BLOCK, 200).unwrap();
+    let again = Trace::with_limits(fresh(), limits(6000, 200));
+    let (mut numbers, mut peaks, mut refused) = (Vec::new(), (0, 0), 0);
+    let report = recording.replay_with(&again, |step| {
+        numbers.push(step.event.number);
+        peaks = (
+            step.requested_bytes.max(peaks.0),
+            step.live_bytes.max(peaks.1),
+        );
+        refused += u64::from(step.refused.is_some());
+        ControlFlow::Continue(())
+    });
+    let whole = recording.replay(&fresh());
+    let numbers_of = |report| serde_json::to_value(report).unwrap();
+    assert_eq!(numbers_of(&report), numbers_of(&whole));
+    assert!(report.layout() == whole.layout());
+    assert!(
+        numbers
+            .iter()
+            .eq(recording.events().iter().map(|event| &event.number))
+    );
+    assert_eq!(peaks, (report.peak_requested_bytes, report.peak_live_bytes));
+    assert_eq!((refused > 0, refused), (true, report.refused));
+    assert_eq!(zeroed(&again.snapshot()), 0);
+}
+
+#[test]
+fn a_step_says_why_something_was_refused_and_can_be_the_last() {
+    let (trace, handle) = traced(limits(100, 100));
+    let kept: Vec<_> = (0..5)
+        .map(|_| handle.allocate(BLOCK, 64).unwrap())
+        .collect();
+    trace.mark("full");
+    drop(kept);
+    let meter = Meter::new(SlabAllocator::new(BLOCK, 3).unwrap());
+    let mut seen = Vec::new();
+    let report = trace.snapshot().replay_with(&meter, |step| {
+        seen.push((step.live_bytes, step.refused));
+        match step.event.kind {
+            EventKind::Mark(_) => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    });
+    let full = AllocError::Exhausted { blocks: 3 };
+    let expected = [
+        (BLOCK, None),
+        (2 * BLOCK, None),
+        (3 * BLOCK, None),
+        (3 * BLOCK, Some(full)),
+        (3 * BLOCK, Some(full)),
+        (3 * BLOCK, None),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!((report.releases, report.left_over), (0, 3));
+    assert_eq!(report.peak_reserved_bytes, meter.stats().reserved_bytes);
+    assert_eq!(meter.snapshot().total.allocations, 0, "all is given back");
 }
 
 /// An allocator without memory serves what no machine has, in a bounded space.

@@ -94,8 +94,8 @@ pub use self::slab::{BlockError, BlockId, SlabAllocator};
 pub(crate) use self::storage::{Exclusive, Shared};
 pub use self::storage::{HeaderSlot, Protected, Storage, StorageId};
 pub use self::trace::{
-    Allocation, Event, EventKind, LiveBlock, Name, Recording, ReplayReport, Simulated, Trace,
-    TraceError, TraceHeader, TraceLimits, TraceProblem,
+    Allocation, Event, EventKind, LiveBlock, Name, Recording, ReplayReport, ReplayStep, Simulated,
+    Trace, TraceError, TraceHeader, TraceLimits, TraceProblem,
 };
 
 #[cfg(not(loom))]

@@ -1,5 +1,6 @@
 use tenslab::memory::{CachingPool, SpanKind};
 
+use super::probe::Dice;
 use super::{KIB, MIB, shared};
 
 #[test]
@@ -54,6 +55,70 @@ fn something_small_that_is_used_is_never_hidden() {
     let drawn = format!("{:32.4}", pool.map());
     let marks = drawn.matches('▄').count();
     assert_eq!(marks, 2, "one on the map, one that explains it:\n{drawn}");
-    assert!(drawn.lines().count() <= 5, "{drawn}");
+    assert!(drawn.lines().count() <= 4 + 2, "{drawn}");
     drop(small);
+}
+
+/// The lines of a drawing that are map, without what stands in front of the marks.
+fn lines(drawn: &str) -> Vec<String> {
+    let lines: Vec<&str> = drawn.lines().collect();
+    let (map, legend) = lines.split_at(lines.len() - 2);
+    assert!(legend[0].starts_with("█ used "), "{drawn}");
+    map.iter()
+        .map(|line| line.chars().skip(16).collect())
+        .collect()
+}
+
+#[test]
+fn a_map_of_hundreds_of_blocks_fits_80_columns_and_says_where_it_ends() {
+    let pool = CachingPool::new().unwrap();
+    let memory = shared(&pool);
+    let mut dice = Dice(5);
+    let mut blocks: Vec<_> = (0..400)
+        .map(|_| memory.allocate(33 * KIB + dice.below(3 * MIB), 64).unwrap())
+        .collect();
+    blocks.retain(|_| dice.below(3) > 0);
+    let map = pool.map();
+    let drawn = map.to_string();
+    println!("{drawn}");
+    for line in drawn.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+        assert_eq!(line, line.trim_end(), "nothing that cannot be seen");
+    }
+    let lines = lines(&drawn);
+    let (last, full) = lines.split_last().unwrap();
+    assert!(
+        full.iter().all(|line| line.chars().count() == 64),
+        "{drawn}"
+    );
+    let end = format!(" {:.1} MiB", map.bytes() as f64 / MIB as f64);
+    let marks = last.strip_suffix(&end).unwrap_or(last);
+    let cells: usize = full.len() * 64 + marks.chars().count();
+    let mark = map.bytes().div_ceil(64 * 16).next_multiple_of(64 * KIB);
+    assert_eq!(cells, map.bytes().div_ceil(mark), "{drawn}");
+    assert!(
+        drawn.contains(&format!("a mark is {} KiB", mark / KIB)),
+        "{drawn}"
+    );
+}
+
+#[test]
+fn a_map_of_a_hundred_gigabytes_counts_in_gibibytes() {
+    let pool = CachingPool::new().unwrap();
+    let memory = shared(&pool);
+    let mut blocks: Vec<_> = (0..30)
+        .map(|_| memory.allocate(4096 * MIB, 64).unwrap())
+        .collect();
+    drop(blocks.remove(7));
+    let drawn = pool.map().to_string();
+    println!("{drawn}");
+    assert!(drawn.starts_with("      0.00 GiB  █"), "{drawn}");
+    assert!(
+        drawn.contains("█ used 116.00 GiB  ░ clean 0.00 GiB  ▒ dirty 4.00 GiB"),
+        "{drawn}"
+    );
+    assert!(lines(&drawn).len() <= 16, "{drawn}");
+    for line in drawn.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
 }

@@ -1,10 +1,11 @@
 //! What a trace needs of a pool, found out without touching a byte.
 
+use std::ops::ControlFlow;
+
 use serde::Serialize;
 
-use super::{CachingPool, PoolOptions};
-use crate::memory::trace::Target;
-use crate::memory::{AllocError, Allocator, Recording, ReplayReport, Request, Stats};
+use super::PoolOptions;
+use crate::memory::{AllocError, Recording, ReplayReport};
 
 /// What a [`Recording`] needs of a pool. From [`PoolOptions::dry_run`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -18,30 +19,6 @@ pub struct DryRun {
     pub peak_live_bytes: usize,
     /// What became of the requests.
     pub replay: ReplayReport,
-}
-
-/// A pool that is asked for memory which nobody will look at.
-struct Untouched(CachingPool);
-
-impl Target for Untouched {
-    type Held<'a>
-        = <CachingPool as Target>::Held<'a>
-    where
-        Self: 'a;
-
-    fn take(&self, request: Request) -> Result<Self::Held<'_>, AllocError> {
-        // Not zeroed: that would touch it.
-        let bytes = Request::new(request.bytes(), request.align())?;
-        Target::take(&self.0, bytes.tagged(request.tag()))
-    }
-
-    fn grow(&self, held: &mut Self::Held<'_>, bytes: usize) -> Result<(), AllocError> {
-        Target::grow(&self.0, held, bytes)
-    }
-
-    fn now(&self) -> Stats {
-        self.0.stats()
-    }
 }
 
 impl PoolOptions {
@@ -75,7 +52,7 @@ impl PoolOptions {
         options.reservation_bytes = self.reservation_bytes;
         options.exact = true;
         let pool = options.build()?;
-        let replay = recording.replay_into(&Untouched(pool.clone()));
+        let replay = recording.replay_with(&pool, |_| ControlFlow::Continue(()));
         Ok(DryRun {
             cap_bytes: pool.report().peak_committed_bytes,
             peak_live_bytes: replay.peak_live_bytes,

@@ -72,9 +72,11 @@ pub struct MapSpan {
 
 /// Who has what of a pool's heap, from its first byte to the last that was ever used.
 ///
-/// `Display` draws it: each character stands for as many bytes and shows what most of them are,
-/// and where that is nothing used, whether something is. `{:100}` makes lines of 100 characters, `{:.4}` at
-/// most 4 of them (64 and 16 without).
+/// `Display` draws it: each mark stands for as many bytes and shows what most of them are, and
+/// where that is nothing used, whether something is. In front of a line stands where it begins,
+/// behind the last one where the map ends, and two lines say what the marks mean. `{:100}`
+/// makes lines of 100 marks, `{:.4}` at most 4 of them (64 and 16 without); in front of the
+/// marks are 16 columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PoolMap {
@@ -178,38 +180,82 @@ impl PoolMap {
     }
 }
 
+/// Sizes in one unit, that of the largest: numbers below each other compare.
+#[derive(Clone, Copy)]
+struct Unit {
+    name: &'static str,
+    log2: u32,
+    digits: usize,
+}
+
+impl Unit {
+    fn of(most_bytes: usize) -> Self {
+        let (name, log2, digits) = match most_bytes >> 30 {
+            ..16 => ("MiB", 20, 1),
+            16..16_384 => ("GiB", 30, 2),
+            _ => ("TiB", 40, 3),
+        };
+        Self { name, log2, digits }
+    }
+
+    fn number(self, bytes: usize) -> String {
+        let value = bytes as f64 / (1_u64 << self.log2) as f64;
+        format!("{value:.*}", self.digits)
+    }
+
+    /// With the unit.
+    fn size(self, bytes: usize) -> String {
+        format!("{} {}", self.number(bytes), self.name)
+    }
+}
+
+/// How many bytes a mark stands for: a multiple of 64 KiB, so it is exact in three digits.
+fn mark_size(bytes: usize) -> String {
+    match bytes {
+        ..1_048_576 => format!("{} KiB", bytes >> 10),
+        1_048_576..1_073_741_824 => format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
 impl fmt::Display for PoolMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// Nothing finer is drawn.
         const LEAST_CELL: usize = 64 << 10;
-        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
         let width = f.width().unwrap_or(64).max(8);
         let lines = f.precision().unwrap_or(16).max(1);
         let bytes = self.bytes();
-        let cell_bytes = (bytes.div_ceil(width * lines)).max(LEAST_CELL);
+        let unit = Unit::of(bytes);
+        let cell_bytes = bytes.div_ceil(width * lines).max(LEAST_CELL);
         let cell_bytes = cell_bytes.next_multiple_of(LEAST_CELL);
         let cells = self.cells(bytes.div_ceil(cell_bytes), cell_bytes);
+        let last = cells.len().div_ceil(width).saturating_sub(1);
         for (line, glyphs) in cells.chunks(width).enumerate() {
-            let offset = mib(line * width * cell_bytes);
-            write!(f, "{offset:>10.1} MiB  ")?;
+            let offset = unit.number(line * width * cell_bytes);
+            write!(f, "{offset:>10} {}  ", unit.name)?;
             for glyph in glyphs {
                 write!(f, "{glyph}")?;
             }
+            // Where the line is full there may be no room for it; the legend adds up to it.
+            let end = format!(" {}", unit.size(bytes));
+            if line == last && glyphs.len() + end.len() <= width {
+                write!(f, "{end}")?;
+            }
             writeln!(f)?;
         }
-        for kind in SpanKind::ALL {
-            let (glyph, name, mib) = (kind.glyph(), kind.name(), mib(self.bytes_of(kind)));
-            write!(f, "{glyph} {name} {mib:.1} MiB  ")?;
+        for (place, kind) in SpanKind::ALL.into_iter().enumerate() {
+            let size = unit.size(self.bytes_of(kind));
+            let gap = if place == 0 { "" } else { "  " };
+            write!(f, "{gap}{} {} {size}", kind.glyph(), kind.name())?;
         }
-        write!(f, "{PARTLY_USED} partly used  ")?;
-        let (cell, live, cached) = (
-            mib(cell_bytes),
-            mib(self.small_live_bytes),
-            mib(self.small_cached_bytes),
-        );
+        writeln!(f)?;
+        let small = Unit::of(self.small_live_bytes + self.small_cached_bytes);
         write!(
             f,
-            "({cell:.2} MiB a mark; small sizes {live:.1} MiB used, {cached:.1} free)"
+            "{PARTLY_USED} partly used; a mark is {}; small sizes: {} used, {} free",
+            mark_size(cell_bytes),
+            small.size(self.small_live_bytes),
+            small.size(self.small_cached_bytes),
         )
     }
 }

@@ -56,6 +56,14 @@ pub struct PoolReport {
 }
 
 impl<P: PageSource> CachingPool<P> {
+    /// [`PoolReport::committed_bytes`] alone: what a cap caps, now.
+    ///
+    /// Cost: one load. Another thread's call that is under way may be in it or not.
+    #[must_use]
+    pub fn committed_bytes(&self) -> usize {
+        self.core().space.committed().0
+    }
+
     /// The pool's numbers. Exact while no call is under way.
     ///
     /// Cost: a look at every record and at every slab; no heap block.

@@ -6,6 +6,7 @@
 //!     └─ snapshot ─▶ Recording ──▶ CSV, JSON ──▶ Recording      (refuses what is not one)
 //!                        │
 //!                        ├─ replay(&any allocator)  ─▶ ReplayReport
+//!                        ├─ replay_with(&any, step)     a step for each event, nothing touched
 //!                        └─ simulate(&Simulated)    ─▶ ReplayReport    no memory at all
 //! ```
 //!
@@ -27,8 +28,7 @@ mod simulated;
 pub use self::book::TraceHeader;
 pub use self::event::{Allocation, Event, EventKind, LiveBlock, Name};
 pub use self::recording::Recording;
-pub use self::replay::ReplayReport;
-pub(super) use self::replay::Target;
+pub use self::replay::{ReplayReport, ReplayStep};
 pub use self::row::{TraceError, TraceProblem};
 pub use self::simulated::Simulated;
 

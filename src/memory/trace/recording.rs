@@ -1,4 +1,5 @@
 use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 
 use super::event::{Event, EventKind, LiveBlock};
 use super::row::{Line, TraceError, TraceProblem as Problem};
@@ -67,12 +68,46 @@ impl Recording {
         replay::run(&self.events, allocator)
     }
 
-    /// Does it all again with something that is like an allocator.
-    pub(in crate::memory) fn replay_into(
+    /// As [`replay`](Self::replay), with a look at each event and without a byte that is touched:
+    /// no request asks for zeroed memory. So a recording of more memory than there is can be
+    /// played into an allocator that takes pages when they are touched.
+    ///
+    /// `each` is called after each event, and ends the replay where it breaks off. What is out
+    /// then is given back, as at the end of the recording. It may look at the allocator; what it
+    /// changes there (a trim) changes what comes.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use tenslab::memory::{CachingPool, PoolOptions, SharedAllocator, Trace};
+    ///
+    /// let trace = std::sync::Arc::new(Trace::new(CachingPool::new()?));
+    /// let memory = SharedAllocator::new(std::sync::Arc::clone(&trace));
+    /// let kept = memory.allocate_zeroed(3 << 20, 64)?;
+    /// drop(memory.allocate(6 << 20, 64)?);
+    ///
+    /// let pool = PoolOptions::new().cap_bytes(8 << 20).build()?;
+    /// let mut refused = Vec::new();
+    /// let report = trace.snapshot().replay_with(&pool, |step| {
+    ///     assert_eq!((step.live_bytes, pool.committed_bytes()), (3 << 20, 3 << 20));
+    ///     refused.extend(step.refused.map(|error| (step.event.number, error)));
+    ///     ControlFlow::Continue(())
+    /// });
+    /// assert_eq!((refused.len(), report.refused_here), (1, 1));
+    /// assert!(refused[0].1.to_string().contains("6291456 bytes"));
+    /// # drop(kept);
+    /// # Ok::<(), tenslab::memory::AllocError>(())
+    /// ```
+    ///
+    /// Cost: that of the calls, and about 100 bytes of heap for each block that is out and 16
+    /// for each request. The allocator's [`stats`](Allocator::stats) are asked once, at the end,
+    /// and not at each event: [`peak_reserved_bytes`](super::ReplayReport::peak_reserved_bytes)
+    /// is what it had reserved then.
+    pub fn replay_with<A: Allocator + ?Sized>(
         &self,
-        target: &impl replay::Target,
+        allocator: &A,
+        each: impl FnMut(&super::ReplayStep<'_>) -> ControlFlow<()>,
     ) -> super::ReplayReport {
-        replay::run(&self.events, target)
+        replay::run_untouched(&self.events, allocator, each)
     }
 
     /// Does it all again with addresses alone: no memory is taken, however large the

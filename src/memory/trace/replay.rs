@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::mem::ManuallyDrop;
+use std::ops::ControlFlow;
 
 use serde::Serialize;
 
@@ -66,8 +67,23 @@ impl ReplayReport {
     }
 }
 
+/// Where a replay is after an event: see [`Recording::replay_with`](super::Recording::replay_with).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReplayStep<'a> {
+    /// What was played.
+    pub event: &'a Event,
+    /// Bytes asked for by the blocks that are out now.
+    pub requested_bytes: usize,
+    /// Bytes of the allocator that they take up.
+    pub live_bytes: usize,
+    /// Why a request or growth was refused here, whether or not it had been when it was
+    /// recorded.
+    pub refused: Option<AllocError>,
+}
+
 /// What a recording is played into. A block is given back by dropping it.
-pub(in crate::memory) trait Target {
+pub(super) trait Target {
     type Held<'a>: Held
     where
         Self: 'a;
@@ -77,13 +93,13 @@ pub(in crate::memory) trait Target {
     fn now(&self) -> Stats;
 }
 
-pub(in crate::memory) trait Held {
+pub(super) trait Held {
     fn address(&self) -> usize;
     fn capacity(&self) -> usize;
 }
 
 /// A block of an allocator, which goes back when it is dropped.
-pub(in crate::memory) struct Lease<'a, A: Allocator + ?Sized> {
+pub(super) struct Lease<'a, A: Allocator + ?Sized> {
     allocator: &'a A,
     block: ManuallyDrop<Block>,
 }
@@ -170,9 +186,21 @@ struct Out<H> {
     requested: usize,
 }
 
+/// What is asked of the target beside the calls that were recorded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// Zeroed where it was recorded so, and how much is reserved after each call.
+    Recorded,
+    /// Nothing zeroed, and how much is reserved at the end.
+    Untouched,
+}
+
 struct Player<'t, T: Target + ?Sized + 't> {
     target: &'t T,
+    pace: Pace,
     report: ReplayReport,
+    /// Why the event that is being played was refused.
+    refusal: Option<AllocError>,
     /// By the address that they had in the recording.
     out: HashMap<usize, Out<T::Held<'t>>>,
     /// Empty blocks share addresses; those of one tag are alike.
@@ -184,40 +212,73 @@ struct Player<'t, T: Target + ?Sized + 't> {
 }
 
 pub(super) fn run<T: Target + ?Sized>(events: &[Event], target: &T) -> ReplayReport {
-    let mut player = Player {
-        target,
-        report: ReplayReport::default(),
-        out: HashMap::new(),
-        empty: std::array::from_fn(|_| Vec::new()),
-        ranges: BTreeMap::new(),
-        requested: 0,
-        live: 0,
-    };
+    let mut player = Player::new(target, Pace::Recorded);
     for event in events {
-        let before = player.report.mismatches();
-        player.play(&event.kind);
-        if player.report.mismatches() > before {
-            player.report.first_mismatch.get_or_insert(event.number);
+        player.play(event);
+    }
+    player.finish()
+}
+
+/// Without a byte that is touched, as long as `each` goes on.
+pub(super) fn run_untouched<T: Target + ?Sized>(
+    events: &[Event],
+    target: &T,
+    mut each: impl FnMut(&ReplayStep<'_>) -> ControlFlow<()>,
+) -> ReplayReport {
+    let mut player = Player::new(target, Pace::Untouched);
+    for event in events {
+        player.play(event);
+        let step = ReplayStep {
+            event,
+            requested_bytes: player.requested,
+            live_bytes: player.live,
+            refused: player.refusal,
+        };
+        if each(&step).is_break() {
+            break;
         }
     }
-    let Player {
-        mut report,
-        out,
-        empty,
-        ..
-    } = player;
-    report.left_over = out.len() as u64 + empty.iter().map(|held| held.len() as u64).sum::<u64>();
-    // By their recorded addresses, so that the allocator is left in the same state by
-    // every replay.
-    let mut left: Vec<_> = out.into_iter().collect();
-    left.sort_unstable_by_key(|(address, _)| *address);
-    drop((left, empty));
-    report
+    player.note_reserved();
+    player.finish()
 }
 
 impl<'t, T: Target + ?Sized> Player<'t, T> {
-    fn play(&mut self, kind: &EventKind) {
-        match kind {
+    fn new(target: &'t T, pace: Pace) -> Self {
+        Self {
+            target,
+            pace,
+            report: ReplayReport::default(),
+            refusal: None,
+            out: HashMap::new(),
+            empty: std::array::from_fn(|_| Vec::new()),
+            ranges: BTreeMap::new(),
+            requested: 0,
+            live: 0,
+        }
+    }
+
+    /// Gives everything back, and says what became of it all.
+    fn finish(self) -> ReplayReport {
+        let Self {
+            mut report,
+            out,
+            empty,
+            ..
+        } = self;
+        let empty_blocks: usize = empty.iter().map(Vec::len).sum();
+        report.left_over = out.len() as u64 + empty_blocks as u64;
+        // By their recorded addresses, so that the allocator is left in the same state by
+        // every replay.
+        let mut left: Vec<_> = out.into_iter().collect();
+        left.sort_unstable_by_key(|(address, _)| *address);
+        drop((left, empty));
+        report
+    }
+
+    fn play(&mut self, event: &Event) {
+        self.refusal = None;
+        let before = self.report.mismatches();
+        match &event.kind {
             EventKind::Allocate(allocation) => self.allocate(allocation),
             EventKind::Refuse(request) => self.refuse(*request),
             &EventKind::Release {
@@ -229,11 +290,24 @@ impl<'t, T: Target + ?Sized> Player<'t, T> {
             &EventKind::Grow { bytes, address, .. } => self.grow(bytes, address),
             EventKind::Mark(_) => {}
         }
+        if self.report.mismatches() > before {
+            self.report.first_mismatch.get_or_insert(event.number);
+        }
     }
 
     fn take(&mut self, request: Request) -> Option<T::Held<'t>> {
         self.report.operations += 1;
-        let held = self.target.take(request).ok();
+        let asked = match (self.pace, Request::new(request.bytes(), request.align())) {
+            (Pace::Untouched, Ok(unzeroed)) => unzeroed.tagged(request.tag()),
+            _ => request,
+        };
+        let held = match self.target.take(asked) {
+            Ok(held) => Some(held),
+            Err(error) => {
+                self.refusal = Some(error);
+                None
+            }
+        };
         self.look_at_reserved();
         let address = held.as_ref().map(T::Held::address);
         let address = address.filter(|_| request.bytes() > 0);
@@ -242,6 +316,12 @@ impl<'t, T: Target + ?Sized> Player<'t, T> {
     }
 
     fn look_at_reserved(&mut self) {
+        if self.pace == Pace::Recorded {
+            self.note_reserved();
+        }
+    }
+
+    fn note_reserved(&mut self) {
         let reserved = self.target.now().reserved_bytes;
         self.report.peak_reserved_bytes = self.report.peak_reserved_bytes.max(reserved);
     }
@@ -306,7 +386,8 @@ impl<'t, T: Target + ?Sized> Player<'t, T> {
         };
         self.report.operations += 1;
         let before = out.held.capacity();
-        if self.target.grow(&mut out.held, bytes).is_err() {
+        if let Err(error) = self.target.grow(&mut out.held, bytes) {
+            self.refusal = Some(error);
             self.report.growths_refused_here += 1;
             return;
         }
