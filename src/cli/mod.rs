@@ -4,10 +4,13 @@
 //! on stderr that says what is wrong and what to do, and exit code 2. A reader that
 //! goes away (`tenslab inspect … | head`) is no error: what it wanted it has.
 
+mod chart;
 mod heap;
 mod inspect;
 mod load;
 mod plan;
+mod pool;
+mod progress;
 mod replay;
 mod size;
 mod table;
@@ -45,6 +48,8 @@ enum Command {
     Load(load::Args),
     /// Say how many blocks, tokens and sequences of a model's KV cache fit into a budget
     Plan(plan::PlanArgs),
+    /// Replay a recorded trace of allocations into a caching pool: what it needs, how tight it is
+    Pool(pool::Args),
     /// Replay a trace of requests against the KV cache: hits, evictions, occupancy
     Replay(replay::Args),
 }
@@ -92,6 +97,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Inspect { path, json } => inspect::inspect(&path, json, &mut out),
         Command::Load(args) => load::load(&args, &mut out),
         Command::Plan(args) => plan::plan(&args, &mut out),
+        Command::Pool(args) => pool::pool(&args, &mut out),
         Command::Replay(args) => replay::replay(&args, &mut out),
     };
     let message = match answered.and_then(|()| Ok(out.flush()?)) {

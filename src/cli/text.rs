@@ -75,6 +75,23 @@ pub(super) fn wrapped(text: &str, limit: usize) -> Vec<&str> {
     lines
 }
 
+/// `text` in lines of at most `limit` columns, broken between words where there are some.
+pub(super) fn folded(text: &str, limit: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        for (at, part) in wrapped(word, limit).into_iter().enumerate() {
+            match lines.last_mut() {
+                Some(line) if at == 0 && width(line) + 1 + width(part) <= limit => {
+                    line.push(' ');
+                    line.push_str(part);
+                }
+                _ => lines.push(part.into()),
+            }
+        }
+    }
+    lines
+}
+
 /// `text`, or its beginning and how long it is.
 pub(super) fn shortened(text: &str, limit: usize) -> String {
     if width(text) <= limit {
@@ -119,6 +136,14 @@ mod tests {
         assert_eq!(wrapped("名前名前", 5), ["名前", "名前"]);
         assert_eq!(wrapped("", 4), [""]);
         assert_eq!(width("名前x"), 5);
+    }
+
+    #[test]
+    fn sentences_break_between_words() {
+        assert_eq!(folded("one two three", 7), ["one two", "three"]);
+        assert_eq!(folded("a abcdefgh b", 4), ["a", "abcd", "efgh", "b"]);
+        assert_eq!(folded("a abcdef b", 4), ["a", "abcd", "ef b"]);
+        assert_eq!(folded("", 4), [""]);
     }
 
     #[test]

@@ -9,24 +9,20 @@
 //! Nothing is written anywhere but to the output, at the end: stopped halfway, it leaves
 //! nothing behind.
 
-mod chart;
 mod report;
 mod run;
 pub(super) mod trace;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tenslab::kv::Eviction;
 
 use self::report::Report;
 use self::run::Size;
 use self::trace::{Format, Trace};
 use super::Failure;
-
-/// Requests between two drawings of the progress.
-const DRAW_EVERY: usize = 64;
+use super::progress::Progress;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -97,22 +93,20 @@ pub(super) fn replay(args: &Args, out: &mut impl Write) -> Result<(), Failure> {
                     "hash id {id} needs --block-tokens of at least 2: one token tells only 2^32 ids apart"
                 )));
             }
-            let progress = progress(prompts.len());
+            let progress = Progress::new(prompts.len(), "requests");
             let tally = run::prompts(prompts, settings.size, settings.in_flight, |number| {
-                draw(&progress, number);
-            });
-            progress.finish_and_clear();
-            (Format::Mooncake, tally?)
+                progress.at(number);
+            })?;
+            (Format::Mooncake, tally)
         }
         Trace::Arrivals(_) if args.in_flight.is_some() => {
             let text = "--in-flight is not for an Azure trace, which says how long requests live";
             return Err(Failure::Said(text.into()));
         }
         Trace::Arrivals(arrivals) => {
-            let progress = progress(arrivals.len());
-            let tally = run::arrivals(arrivals, settings.size, |number| draw(&progress, number));
-            progress.finish_and_clear();
-            (Format::Azure, tally?)
+            let progress = Progress::new(arrivals.len(), "requests");
+            let tally = run::arrivals(arrivals, settings.size, |number| progress.at(number))?;
+            (Format::Azure, tally)
         }
     };
     let report = Report::new(format, &settings, &tally);
@@ -122,22 +116,4 @@ pub(super) fn replay(args: &Args, out: &mut impl Write) -> Result<(), Failure> {
         report.print(out)?;
     }
     Ok(())
-}
-
-/// A bar on stderr, where that is a terminal; elsewhere one that draws nothing.
-fn progress(requests: usize) -> ProgressBar {
-    let target = if io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} requests, {eta} left");
-    ProgressBar::with_draw_target(Some(requests as u64), target)
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-}
-
-fn draw(progress: &ProgressBar, number: usize) {
-    if number.is_multiple_of(DRAW_EVERY) {
-        progress.set_position(number as u64);
-    }
 }

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::Settings;
-use super::chart;
 use super::run::Tally;
 use super::trace::Format;
+use crate::cli::chart::{Chart, Fold};
+use crate::cli::table::COLUMNS;
 use crate::cli::text::binary_bytes;
 
 /// All numbers of a replay. The names are those of the JSON object.
@@ -130,6 +131,13 @@ impl<'a> Report<'a> {
             "per request, made by the cache",
         )?;
         writeln!(out)?;
-        chart::draw(&self.tally.occupancy, self.capacity, out)
+        let chart = Chart {
+            legend: "blocks: █ used  ░ idle, kept for their prefixes  (rest) free",
+            top: (self.capacity as u64, self.capacity.to_string()),
+            below: &format!("requests 1 to {}", self.tally.occupancy.len()),
+            fold: Fold::Mean,
+            columns: COLUMNS,
+        };
+        chart.draw(&self.tally.occupancy, out)
     }
 }

@@ -25,8 +25,8 @@ use tenslab::kv::{
 };
 use tenslab::{DType, bf16, memory};
 
-use super::chart::Occupancy;
 use super::trace::{Arrival, Prompts, TICKS_PER_SECOND};
+use crate::cli::chart::Level;
 use crate::cli::heap;
 
 /// How long a generated token takes: 20 ms.
@@ -106,7 +106,7 @@ pub(super) struct Tally {
     /// What the cache's own work took.
     pub(super) cost: Cost,
     /// For each request, when it had been let in.
-    pub(super) occupancy: Vec<Occupancy>,
+    pub(super) occupancy: Vec<Level>,
     /// Idle blocks that were forgotten because their room was needed.
     pub(super) evictions: u64,
     /// Bytes of the cache's region.
@@ -157,10 +157,9 @@ impl Tally {
         let stats = cache.stats();
         self.peak_pinned = self.peak_pinned.max(stats.blocks_used);
         self.peak_sequences = self.peak_sequences.max(stats.sequences);
-        let count = |blocks| u32::try_from(blocks).unwrap_or(u32::MAX);
-        self.occupancy.push(Occupancy {
-            used: count(stats.blocks_used),
-            idle: count(stats.blocks_idle),
+        self.occupancy.push(Level {
+            used: stats.blocks_used as u64,
+            idle: stats.blocks_idle as u64,
         });
     }
 
