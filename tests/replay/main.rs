@@ -12,3 +12,7 @@ mod tight;
 
 #[path = "../shared_data/mod.rs"]
 mod shared_data;
+
+#[cfg(target_os = "linux")]
+#[path = "../pty/mod.rs"]
+mod pty;

@@ -57,13 +57,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = size::bytes)]
     trim_keep: Option<usize>,
     /// Memory that was free for so many calls goes back to the system
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = value_parser!(u32).range(1..))]
     idle_calls: Option<u32>,
     /// Show the map after this event [default: the one with the most committed]
-    #[arg(long, value_name = "EVENT")]
+    #[arg(long, value_name = "EVENT", allow_negative_numbers = true)]
     at: Option<u64>,
     /// Columns of the chart and of the map
-    #[arg(long, value_name = "N", default_value_t = COLUMNS as u16, value_parser = value_parser!(u16).range(60..=400))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = COLUMNS as u16, value_parser = value_parser!(u16).range(60..=400))]
     width: u16,
     /// Print one JSON object instead of a page
     #[arg(long)]

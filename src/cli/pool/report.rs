@@ -113,6 +113,12 @@ struct Given {
     idle_calls: Option<u32>,
 }
 
+/// `1 mark`, `2 marks`.
+fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 /// All numbers of a replay. The names are those of the JSON object.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
@@ -214,19 +220,24 @@ impl<'a> Report<'a> {
         }
         let size = |bytes: usize| binary_bytes(bytes as u64);
         let sizes = &self.trace.sizes;
+        let counts = [
+            (threads, "thread"),
+            (requests, "request"),
+            (releases, "give-back"),
+            (growths, "growth"),
+            (refused, "refusal"),
+            (marks, "mark"),
+        ];
+        let counts = counts.map(|(count, what)| counted(count, what)).join(", ");
         let mut said = vec![
+            format!("events {first_event} to {last_event} ({events}): {counts}"),
             format!(
-                "events {first_event} to {last_event} ({events}) of {threads} threads: \
-                 {requests} requests, {releases} give-backs, {growths} growths, {refused} \
-                 refusals, {marks} marks"
-            ),
-            format!(
-                "sizes {} to {}, median {}; {} different; {} requests of up to 32 KiB",
+                "sizes {} to {}, median {}, {} different; {} of at most 32 KiB",
                 size(sizes.smallest_bytes),
                 size(sizes.largest_bytes),
                 size(sizes.median_bytes),
                 sizes.different,
-                sizes.up_to_32_kib,
+                counted(sizes.up_to_32_kib, "request"),
             ),
         ];
         if dropped_events > 0 {
