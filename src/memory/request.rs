@@ -87,7 +87,12 @@ impl How {
     }
 
     const fn align(self) -> usize {
-        1 << (self.0 & 63)
+        1 << self.align_log2()
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "six bits")]
+    const fn align_log2(self) -> u32 {
+        (self.0 & 63) as u32
     }
 
     const fn with_align(self, align: usize) -> Self {
@@ -192,6 +197,12 @@ impl Request {
     #[must_use]
     pub const fn align(&self) -> usize {
         self.how.align()
+    }
+
+    /// Which power of two that is.
+    #[inline]
+    pub(super) const fn align_log2(&self) -> u32 {
+        self.how.align_log2()
     }
 
     /// Must the bytes be zero?

@@ -1,16 +1,19 @@
 //! Blocks of the heap at hand: what a thread or a worker gave back and may want again.
 //!
 //! ```text
-//!   | len | pages | out | hits | (piece, start, pages) … |      the last one back is on top
+//!   | len | bytes | out | hits | (start, capacity, …) … |      the last one back is on top
 //! ```
 //!
-//! A block goes out of a cache again only for exactly as many pages: no search, no lock, no
+//! A block goes out of a cache again only for exactly as many pages: no lock, no search, no
 //! split. To the heap a cached block is still somebody's, so before the pool grows or refuses
 //! anything all caches are emptied, and what was in them joins its neighbours.
 //!
 //! Whoever has the place that a cache is at has the cache: the [seat](crate::memory::seat) of
 //! its thread, the place of a [`LocalCache`](super::LocalCache), or any of them by stealing.
 
+use std::ptr::NonNull;
+
+use crate::memory::HeaderSlot;
 use crate::memory::seat::Held;
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
 use crate::sync::{Ordering, UnsafeCell};
@@ -24,28 +27,30 @@ pub(super) const BATCH: usize = ENTRIES / 2;
 /// Calls at a place that are one step of the pool's time.
 pub(super) const STEP: u32 = 64;
 
-/// A block of the heap that nobody uses.
-#[derive(Debug, Clone, Copy, Default)]
+/// A block of the heap that nobody uses: all that it takes to hand it out again.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
+    pub(super) start: NonNull<u8>,
+    /// Bytes, whole pages.
+    pub(super) capacity: usize,
+    pub(super) header: HeaderSlot,
     pub(super) piece: u32,
-    pub(super) start: u32,
-    pub(super) pages: u32,
 }
 
-/// What a cache may hold, in pages.
+/// What a cache may hold, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     /// In one block.
-    pub(super) block: u32,
+    pub(super) block: usize,
     /// In all.
-    pub(super) all: u32,
+    pub(super) all: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Cache {
     /// Only who has the cache writes these; others may look.
     len: AtomicU32,
-    pages: AtomicU32,
+    bytes: AtomicUsize,
     /// Bytes asked for by blocks of the heap that went out here less those that came back,
     /// wrapping.
     requested_bytes: AtomicUsize,
@@ -53,9 +58,12 @@ pub(super) struct Cache {
     hits: AtomicUsize,
     /// Calls since the last step.
     calls: AtomicU32,
-    entries: UnsafeCell<[Entry; ENTRIES]>,
+    /// The first `len` are blocks; the last of them came last.
+    entries: UnsafeCell<[Option<Entry>; ENTRIES]>,
 }
 
+// SAFETY: the blocks in it are nobody's, and whoever has the cache may hand them out.
+unsafe impl Send for Cache {}
 // SAFETY: `entries` is reached by whoever has the place only (`Held`); all else is atomic.
 unsafe impl Sync for Cache {}
 
@@ -63,11 +71,11 @@ impl Default for Cache {
     fn default() -> Self {
         Self {
             len: AtomicU32::new(0),
-            pages: AtomicU32::new(0),
+            bytes: AtomicUsize::new(0),
             requested_bytes: AtomicUsize::new(0),
             hits: AtomicUsize::new(0),
             calls: AtomicU32::new(0),
-            entries: UnsafeCell::new([Entry::default(); ENTRIES]),
+            entries: UnsafeCell::new([None; ENTRIES]),
         }
     }
 }
@@ -79,14 +87,17 @@ impl Cache {
         self.len.load(Ordering::Relaxed) == 0
     }
 
-    /// Pages in it, bytes asked for (wrapping), and hits. To look at.
-    pub(super) fn counts(&self) -> (u32, usize, usize) {
+    /// Bytes in it, bytes asked for (wrapping), and hits. To look at.
+    pub(super) fn counts(&self) -> (usize, usize, usize) {
         // Relaxed, all: numbers to look at.
-        let pages = self.pages.load(Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed);
         let requested = self.requested_bytes.load(Ordering::Relaxed);
-        (pages, requested, self.hits.load(Ordering::Relaxed))
+        (bytes, requested, self.hits.load(Ordering::Relaxed))
     }
 }
+
+/// Blocks that left a cache together: none where it was empty.
+pub(super) type Batch = [Option<Entry>; BATCH];
 
 /// A cache that nobody else has; dropping leaves it.
 #[derive(Debug)]
@@ -94,7 +105,7 @@ pub(super) struct Own<'a>(pub(super) Held<'a, Cache>);
 
 impl Own<'_> {
     #[inline]
-    fn with<R>(&mut self, work: impl FnOnce(&mut [Entry; ENTRIES]) -> R) -> R {
+    fn with<R>(&mut self, work: impl FnOnce(&mut [Option<Entry>; ENTRIES]) -> R) -> R {
         self.0.entries.with_mut(|entries| {
             // SAFETY: a live cell, and nobody else reaches into it: the place made us the only
             // one who has the cache, and `&mut self` keeps us from coming twice.
@@ -102,92 +113,100 @@ impl Own<'_> {
         })
     }
 
+    // Relaxed, here and below: who has it sees its own writes and those of whoever had it before;
+    // leaving the place publishes them.
     #[inline]
-    fn set(&mut self, len: usize, pages: u32) {
-        debug_assert!(len <= ENTRIES);
-        #[allow(clippy::cast_possible_truncation, reason = "at most ENTRIES")]
-        self.0.len.store(len as u32, Ordering::Relaxed);
-        self.0.pages.store(pages, Ordering::Relaxed);
+    fn len(&self) -> usize {
+        (self.0.len.load(Ordering::Relaxed) as usize).min(ENTRIES)
     }
 
-    /// The block of so many pages that came last and `fits`, for `requested` bytes.
     #[inline]
-    pub(super) fn pop(
-        &mut self,
-        pages: u32,
-        requested: usize,
-        fits: impl Fn(&Entry) -> bool,
-    ) -> Option<Entry> {
-        // Relaxed, here and below: who has it sees its own writes and those of whoever had it
-        // before; leaving the place publishes them.
-        let len = self.0.len.load(Ordering::Relaxed) as usize;
+    fn bytes(&self) -> usize {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn set(&mut self, len: usize, bytes: usize) {
+        #[allow(clippy::cast_possible_truncation, reason = "at most ENTRIES")]
+        self.0.len.store(len as u32, Ordering::Relaxed);
+        self.0.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The block of just so many bytes, at a multiple of `align`, that came last, for one who
+    /// asked for `requested`.
+    #[inline]
+    pub(super) fn pop(&mut self, capacity: usize, align: usize, requested: usize) -> Option<Entry> {
+        let len = self.len();
         let found = self.with(|entries| {
-            let wanted = |entry: &Entry| entry.pages == pages && fits(entry);
-            let at = entries[..len].iter().rposition(wanted)?;
+            let fits = |entry: &Option<Entry>| {
+                entry.is_some_and(|entry| {
+                    entry.capacity == capacity && entry.start.addr().get() & (align - 1) == 0
+                })
+            };
+            let last = *entries[..len].last()?;
+            if fits(&last) {
+                return last;
+            }
+            let at = entries[..len].iter().rposition(fits)?;
             let entry = entries[at];
             entries.copy_within(at + 1..len, at);
-            Some(entry)
+            entry
         })?;
-        self.set(len - 1, self.0.pages.load(Ordering::Relaxed) - pages);
+        self.set(len - 1, self.bytes() - capacity);
         self.count_out(requested);
         let hits = self.0.hits.load(Ordering::Relaxed);
         self.0.hits.store(hits.wrapping_add(1), Ordering::Relaxed);
         Some(found)
     }
 
-    /// Puts a block in. `Err` where there is no room for it among the others.
+    /// Puts a block in. `false`: there is no room for it among the others.
     #[inline]
-    pub(super) fn push(&mut self, entry: Entry, room: Room) -> Result<(), ()> {
-        let len = self.0.len.load(Ordering::Relaxed) as usize;
-        let pages = self
-            .0
-            .pages
-            .load(Ordering::Relaxed)
-            .saturating_add(entry.pages);
-        if len == ENTRIES || pages > room.all {
-            return Err(());
+    pub(super) fn push(&mut self, entry: Entry, room: Room) -> bool {
+        let len = self.len();
+        let bytes = self.bytes().saturating_add(entry.capacity);
+        if len == ENTRIES || bytes > room.all {
+            return false;
         }
-        self.with(|entries| entries[len] = entry);
-        self.set(len + 1, pages);
-        Ok(())
+        self.with(|entries| entries[len] = Some(entry));
+        self.set(len + 1, bytes);
+        true
     }
 
     /// The blocks that came first leave, at most [`BATCH`].
-    pub(super) fn drain(&mut self) -> ([Entry; BATCH], usize) {
-        let len = self.0.len.load(Ordering::Relaxed) as usize;
-        self.drain_some(len.min(BATCH))
+    pub(super) fn drain(&mut self) -> Batch {
+        self.drain_some(BATCH)
     }
 
-    /// Some of the blocks that came first leave, for one of `pages` pages: as many as it takes,
-    /// or [`BATCH`].
-    pub(super) fn make_room(&mut self, pages: u32, room: Room) -> ([Entry; BATCH], usize) {
-        let len = self.0.len.load(Ordering::Relaxed) as usize;
+    /// Some of the blocks that came first leave, for one of `bytes` bytes: as many as it takes, or
+    /// [`BATCH`].
+    pub(super) fn make_room(&mut self, bytes: usize, room: Room) -> Batch {
+        let len = self.len();
         if len == ENTRIES {
             return self.drain();
         }
-        let mut over =
-            (self.0.pages.load(Ordering::Relaxed).saturating_add(pages)).saturating_sub(room.all);
+        let mut over = self.bytes().saturating_add(bytes).saturating_sub(room.all);
         let count = self.with(|entries| {
-            let enough = entries[..len].iter().take_while(|entry| {
+            let enough = entries[..len].iter().flatten().take_while(|entry| {
                 let more = over > 0;
-                over = over.saturating_sub(entry.pages);
+                over = over.saturating_sub(entry.capacity);
                 more
             });
             enough.count()
         });
-        self.drain_some(count.min(BATCH))
+        self.drain_some(count)
     }
 
-    fn drain_some(&mut self, count: usize) -> ([Entry; BATCH], usize) {
-        let len = self.0.len.load(Ordering::Relaxed) as usize;
-        let mut batch = [Entry::default(); BATCH];
+    fn drain_some(&mut self, count: usize) -> Batch {
+        let len = self.len();
+        let count = count.min(BATCH).min(len);
+        let mut batch = [None; BATCH];
         self.with(|entries| {
             batch[..count].copy_from_slice(&entries[..count]);
             entries.copy_within(count..len, 0);
         });
-        let gone: u32 = batch[..count].iter().map(|entry| entry.pages).sum();
-        self.set(len - count, self.0.pages.load(Ordering::Relaxed) - gone);
-        (batch, count)
+        let gone: usize = batch.iter().flatten().map(|entry| entry.capacity).sum();
+        self.set(len - count, self.bytes() - gone);
+        batch
     }
 
     /// So many bytes that had been asked for came back, of a block that may have gone out

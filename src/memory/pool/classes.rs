@@ -29,26 +29,39 @@ pub(super) const fn bytes(class: usize) -> usize {
     ((4 + (class % 4) + 1) * GRAIN) << doubling
 }
 
-/// The smallest class whose blocks have `bytes` bytes (at least one), at a multiple of `align`.
+/// The class of each multiple of [`GRAIN`], less one.
+const CLASS_OF: [u8; LARGEST / GRAIN] = {
+    let mut table = [0; LARGEST / GRAIN];
+    let (mut class, mut at) = (0, 0);
+    while at < table.len() {
+        if (at + 1) * GRAIN > bytes(class as usize) {
+            class += 1;
+        }
+        table[at] = class;
+        at += 1;
+    }
+    table
+};
+
+/// The smallest class whose blocks have `bytes` bytes (at least one), at multiples of an
+/// alignment, a power of two.
 #[inline]
-pub(super) fn of(bytes_wanted: usize, align: usize) -> Option<usize> {
+pub(super) fn of(bytes: usize, align_log2: u32) -> Option<usize> {
+    if align_log2 > GRAIN.ilog2() {
+        return of_aligned(bytes, align_log2);
+    }
+    CLASS_OF
+        .get((bytes - 1) / GRAIN)
+        .map(|&class| usize::from(class))
+}
+
+#[cold]
+fn of_aligned(bytes_wanted: usize, align_log2: u32) -> Option<usize> {
+    let align = 1_usize.checked_shl(align_log2)?;
     // As large as the alignment, a block of a class that is a power of two is aligned so.
-    let wanted = bytes_wanted.max(if align > GRAIN { align } else { 1 });
-    if wanted > LARGEST {
-        return None;
-    }
-    let last_grain = (wanted - 1) / GRAIN;
-    let class = if last_grain < 4 {
-        last_grain
-    } else {
-        let log2 = last_grain.ilog2() as usize;
-        (log2 - 1) * 4 + ((last_grain >> (log2 - 2)) & 3)
-    };
-    if align <= GRAIN {
-        return Some(class);
-    }
+    let first = of(bytes_wanted.max(align), 0)?;
     classes()
-        .skip(class)
+        .skip(first)
         .find(|&class| bytes(class).is_multiple_of(align))
 }
 
@@ -65,7 +78,7 @@ mod tests {
     #[test]
     fn every_size_has_the_smallest_class_that_holds_it() {
         for wanted in 1..=LARGEST {
-            let class = of(wanted, 1).unwrap();
+            let class = of(wanted, 0).unwrap();
             assert!(bytes(class) >= wanted, "{wanted}");
             assert!(class == 0 || bytes(class - 1) < wanted, "{wanted}");
             // Four to a doubling: a fifth at the most.
@@ -74,14 +87,14 @@ mod tests {
                 "{wanted}"
             );
         }
-        assert_eq!(of(LARGEST + 1, 1), None);
+        assert_eq!(of(LARGEST + 1, 0), None);
     }
 
     #[test]
     fn an_alignment_is_that_of_every_block_of_its_class() {
         for align in (0..=20).map(|log2| 1_usize << log2) {
             for wanted in [1, align - align / 2, align, align + 1, 3 * align] {
-                match of(wanted, align) {
+                match of(wanted, align.ilog2()) {
                     Some(class) => {
                         assert!(bytes(class) >= wanted);
                         assert!(bytes(class).is_multiple_of(align.min(64)) || align <= 64);

@@ -16,7 +16,7 @@
 //! meanwhile, so a call ends.
 
 use super::heap::{Fit, Segment, State, Taken};
-use super::{Books, COMMIT_BYTES, Core, Home, Own, PageSource};
+use super::{Books, COMMIT_BYTES, Core, Own, PageSource};
 use crate::memory::poison::poison;
 use crate::memory::slab::SlabAllocator;
 use crate::memory::{AllocError, Allocator};
@@ -61,11 +61,7 @@ enum Refused {
 impl<P: PageSource> Core<P> {
     /// Pages from the heap.
     #[inline(never)]
-    pub(super) fn take_from_heap(
-        &self,
-        home: Home<'_>,
-        wanted: Wanted,
-    ) -> Result<Taken, AllocError> {
+    pub(super) fn take_from_heap(&self, wanted: Wanted) -> Result<Taken, AllocError> {
         let mut books = self.books();
         if let Some(taken) = self.take_warm(&mut books, wanted)? {
             books.fits += 1;
@@ -73,7 +69,6 @@ impl<P: PageSource> Core<P> {
             return Ok(taken);
         }
         drop(books);
-        let _ = home;
         self.climb(wanted)
     }
 
@@ -273,7 +268,7 @@ impl<P: PageSource> Core<P> {
     /// Gives the slabs' idle blocks back. `false`: nothing went.
     fn trim_slabs(&self) -> bool {
         let before = self.space.committed().0;
-        for slab in &self.slabs {
+        for slab in self.slabs.iter() {
             slab.trim();
         }
         self.space.committed().0 < before

@@ -43,7 +43,7 @@ impl Local {
 /// An allocator like the rest: put it into a
 /// [`SharedAllocator`](crate::memory::SharedAllocator) and hand that to the worker. Its
 /// buffers may be dropped on any thread and outlive it. For whom it is not worth while: blocks of
-/// up to 1 MiB are kept for each thread anyway.
+/// up to 4 MiB are kept for each thread anyway.
 ///
 /// Nothing in it is lost to others: before the pool grows, or refuses anything, it takes back
 /// what all caches hold. Dropping the last handle to one empties it.
@@ -67,10 +67,9 @@ pub struct LocalCache<P: PageSource = OsPages> {
 impl<P: PageSource> LocalCache<P> {
     pub(super) fn new(pool: &CachingPool<P>, keep_bytes: usize) -> Self {
         let core = Arc::clone(pool.core());
-        let pages = core.pages_up_to(keep_bytes);
         let local = Arc::new(Local::new(Room {
-            block: pages,
-            all: pages,
+            block: keep_bytes,
+            all: keep_bytes,
         }));
         core.locals.lock().push(Arc::clone(&local));
         Self { core, local }
@@ -84,7 +83,7 @@ impl<P: PageSource> LocalCache<P> {
 
     /// What is in it goes to the pool, where all find it. Says how many bytes went.
     pub fn flush(&self) -> usize {
-        let bytes = self.core.bytes(self.local.cache().counts().0);
+        let bytes = self.local.cache().counts().0;
         // Who is at it at this moment empties it for the same reason, or is in a call.
         self.core.empty_local(&self.local);
         bytes
@@ -145,10 +144,7 @@ unsafe impl<P: PageSource> Allocator for LocalCache<P> {
 impl<P: PageSource> fmt::Debug for LocalCache<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalCache")
-            .field(
-                "cached_bytes",
-                &self.core.bytes(self.local.cache().counts().0),
-            )
+            .field("cached_bytes", &self.local.cache().counts().0)
             .finish_non_exhaustive()
     }
 }

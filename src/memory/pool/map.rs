@@ -126,7 +126,7 @@ impl<P: PageSource> CachingPool<P> {
             spans.pop();
         }
         let (mut live, mut cached) = (0, 0);
-        for slab in &core.slabs {
+        for slab in core.slabs.iter() {
             let stats = slab.stats();
             live += stats.live_bytes;
             cached += stats.cached_bytes;

@@ -45,7 +45,8 @@ mod report;
 mod space;
 mod trim;
 
-use self::cache::{Cache, Entry, Own, Room};
+use self::cache::{Batch, Cache, Entry, Own, Room};
+use self::classes::CLASSES;
 pub use self::dry_run::DryRun;
 use self::heap::{Headers, Heap};
 use self::ladder::{Rungs, Wanted};
@@ -68,10 +69,15 @@ use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
 
 /// Blocks of up to so many bytes are kept for the thread that gave them back.
-const SEAT_BLOCK_BYTES: usize = 1 << 20;
+const SEAT_BLOCK_BYTES: usize = 4 << 20;
 
 /// So many bytes of them.
-const SEAT_BYTES: usize = 4 << 20;
+const SEAT_BYTES: usize = 8 << 20;
+
+/// Addresses of a pool without a cap: 992 GiB. No power of two or eighth between two, so that the
+/// free stretch at their end is in one bin of the index for a long time, and its changes need no
+/// search there.
+const RESERVATION_BYTES: usize = if usize::BITS > 32 { 31 << 35 } else { 0 };
 
 /// The heap commits in multiples of this, that it need not do so again at once. Under a cap it
 /// commits what is wanted and no more.
@@ -94,7 +100,7 @@ const SPARSE_BYTES: usize = 4 << 20;
 /// [`MAX_ALIGN`](super::MAX_ALIGN). Zeroed memory costs nothing where the pages were never used,
 /// which the pool knows of each page.
 ///
-/// Cost, to allocate and to give back: up to 32 KiB a slab's; up to 1 MiB, where this thread
+/// Cost, to allocate and to give back: up to 32 KiB a slab's; up to 4 MiB, where this thread
 /// gave back a block of as many pages, a few plain loads and stores; else a short lock and a
 /// search through a tree. No heap block anywhere. Any thread may do anything here; the same
 /// calls from one thread lead to the same layout.
@@ -132,9 +138,12 @@ struct Books {
     hits: usize,
 }
 
+/// One for each class.
+type Slabs<P> = [SlabAllocator<Arc<Space<P>>>; CLASSES];
+
 /// What all handles share.
 struct Core<P: PageSource> {
-    slabs: Box<[SlabAllocator<Arc<Space<P>>>]>,
+    slabs: Box<Slabs<P>>,
     seats: Seats<Cache>,
     seat_room: Room,
     locals: Mutex<Vec<Arc<Local>>>,
@@ -203,7 +212,7 @@ impl<P: PageSource> CachingPool<P> {
     /// so first.
     pub fn flush(&self) {
         self.0.empty_caches();
-        for slab in &self.0.slabs {
+        for slab in self.0.slabs.iter() {
             slab.flush();
         }
     }
@@ -225,30 +234,38 @@ impl<P: PageSource> Core<P> {
         let cap = options.limit.limit_bytes();
         let cheap = pages.reserves_freely();
         let wanted = options.reservation_bytes.unwrap_or(match (cheap, cap) {
-            (true, usize::MAX) if usize::BITS > 32 => 1 << 40,
+            (true, usize::MAX) if usize::BITS > 32 => RESERVATION_BYTES,
             (true, cap) if cap < usize::MAX => cap.saturating_mul(16).max(1 << 30),
             (false, cap) if cap < usize::MAX => cap,
             _ => 256 << 20,
         });
         let page_log2 = page_bytes.trailing_zeros();
+        let space = Arc::new(Space::new(pages, options.limit.clone()));
+        let of_class = |class| SlabAllocator::of_class(classes::bytes(class), Arc::clone(&space));
+        let slabs: Box<[_]> = classes::classes().map(of_class).collect::<Result<_, _>>()?;
+        let Ok(slabs) = slabs.try_into() else {
+            unreachable!("there is one for each class")
+        };
         // Numbers of pages are u32s.
         let most = (u32::MAX as usize >> 1).checked_shl(page_log2);
-        let region = reserve(&pages, wanted.min(most.unwrap_or(usize::MAX >> 2)))?;
+        let region = reserve(&space.pages, wanted.min(most.unwrap_or(usize::MAX >> 2)))?;
         let all = u32::try_from(region.bytes() >> page_log2).unwrap_or(u32::MAX >> 1);
         let headers = Headers::new();
-        let heap = match Heap::new(all, &pages, &headers) {
+        let heap = match Heap::new(all, &space.pages, &headers) {
             Ok(heap) => heap,
             Err(error) => {
                 // SAFETY: reserved from this source just now, and nobody has seen it.
-                unsafe { pages.release(region) };
+                unsafe { space.pages.release(region) };
                 return Err(error);
             }
         };
-        let space = Arc::new(Space::new(pages, options.limit.clone()));
-        let mut core = Self {
-            slabs: Box::default(),
+        Ok(Self {
+            slabs,
             seats: Seats::default(),
-            seat_room: Room { block: 0, all: 0 },
+            seat_room: Room {
+                block: SEAT_BLOCK_BYTES,
+                all: SEAT_BYTES,
+            },
             locals: Mutex::new(Vec::new()),
             books: Mutex::new(Books {
                 heap,
@@ -264,16 +281,7 @@ impl<P: PageSource> Core<P> {
             holey: AtomicUsize::new(0),
             rungs: Rungs::default(),
             ages: Ages::new(options.trim),
-        };
-        // From here on the core gives back what it has.
-        core.seat_room = Room {
-            block: core.pages_up_to(SEAT_BLOCK_BYTES),
-            all: core.pages_up_to(SEAT_BYTES),
-        };
-        core.slabs = classes::classes()
-            .map(|class| SlabAllocator::of_class(classes::bytes(class), Arc::clone(&core.space)))
-            .collect::<Result<_, _>>()?;
-        Ok(core)
+        })
     }
 
     #[inline]
@@ -325,45 +333,77 @@ impl<P: PageSource> Core<P> {
 
     #[inline]
     fn allocate(&self, home: Home<'_>, request: Request) -> Result<Block, AllocError> {
-        let (bytes, align) = (request.bytes(), request.align());
+        let bytes = request.bytes();
         if bytes == 0 {
             return Ok(Block::new(request.dangling(), 0, 0, 0, request.tag()));
         }
-        if let Some(class) = classes::of(bytes, align) {
+        if let Some(class) = classes::of(bytes, request.align_log2()) {
             if self.ages.count_calls() {
                 self.count_call(home);
             }
-            let block = self.slabs[class].allocate_marked(request, mark(class));
-            // The slab has no memory: a page of the heap does too, and may be there.
-            if block.is_ok() {
-                return block;
+            if let Ok(block) = self.slabs[class].allocate_fitting(request, mark(class)) {
+                return Ok(block);
             }
+            // The slab has no memory: a page of the heap does too, and may be there.
         }
         self.allocate_large(home, request)
     }
 
+    #[inline]
     fn allocate_large(&self, home: Home<'_>, request: Request) -> Result<Block, AllocError> {
+        let (bytes, align) = (request.bytes(), request.align());
+        let mask = (1 << self.page_log2) - 1;
+        // No overflow: a request has room for its alignment, and is far from the last page.
+        let capacity = bytes.saturating_add(mask) & !mask;
+        if let Some(mut own) = self.take(home)
+            && let Some(entry) = own.pop(capacity, align, bytes)
+        {
+            let step = self.ages.count_calls() && own.count_call();
+            drop(own);
+            if step {
+                self.step();
+            }
+            if request.is_zeroed() {
+                return Ok(self.hand_out_zeroed(request, &entry));
+            }
+            // SAFETY: `bytes` bytes of committed pages.
+            unsafe { unpoison(entry.start, bytes) };
+            unspecified(entry.start, bytes);
+            return Ok(self.block(request, &entry));
+        }
+        self.allocate_from_heap(request)
+    }
+
+    #[inline(never)]
+    fn allocate_from_heap(&self, request: Request) -> Result<Block, AllocError> {
         let (bytes, align) = (request.bytes(), request.align());
         let overflow = AllocError::SizeOverflow { bytes, align };
         let pages = self.pages(bytes).ok_or(overflow)?;
-        if let Some(mut own) = self.take(home) {
-            let aligned = |entry: &Entry| {
-                let address = self.start(entry.start).addr().get();
-                address & (align - 1) == 0
-            };
-            if let Some(entry) = own.pop(pages, bytes, aligned) {
-                let step = self.ages.count_calls() && own.count_call();
-                drop(own);
-                if step {
-                    self.step();
-                }
-                let all = entry.start..entry.start + pages;
-                return Ok(self.hand_out(request, entry.piece, all.clone(), &all));
-            }
-        }
-        let taken = self.take_from_heap(home, self.wanted(request, pages))?;
+        let taken = self.take_from_heap(self.wanted(request, pages))?;
         let all = taken.start..taken.start + taken.pages;
         Ok(self.hand_out(request, taken.piece, all, &taken.dirty))
+    }
+
+    /// A block that was used before, for who wants zeros.
+    #[cold]
+    fn hand_out_zeroed(&self, request: Request, entry: &Entry) -> Block {
+        let offset = entry.start.addr().get() - self.region.base().addr().get();
+        let start = self.pages_up_to(offset);
+        let all = start..start + self.pages_up_to(entry.capacity);
+        self.hand_out(request, entry.piece, all.clone(), &all)
+    }
+
+    #[inline]
+    fn block(&self, request: Request, entry: &Entry) -> Block {
+        let (bytes, tag) = (request.bytes(), request.tag());
+        let block = Block::new(
+            entry.start,
+            bytes,
+            entry.capacity,
+            u64::from(entry.piece),
+            tag,
+        );
+        block.with_header(entry.header)
     }
 
     /// Pages that are the caller's now, as a block. All but the `dirty` ones are zero.
@@ -433,6 +473,7 @@ impl<P: PageSource> Core<P> {
             return;
         }
         let (cookie, start, (len, capacity)) = (block.cookie(), block.as_ptr(), block.size());
+        let header = block.header();
         #[allow(clippy::cast_possible_truncation, reason = "the halves of a cookie")]
         let (number, class) = (cookie as u32, (cookie >> 32) as usize);
         if let Some(class) = class.checked_sub(1) {
@@ -445,11 +486,15 @@ impl<P: PageSource> Core<P> {
         }
         // SAFETY: committed, and nobody uses it any more (the caller's promise).
         unsafe { poison(start, capacity) };
-        let offset = start.addr().get() - self.region.base().addr().get();
+        let Some(header) = header else {
+            debug_assert!(false, "a block of another allocator: {start:?}");
+            return;
+        };
         let entry = Entry {
+            start,
+            capacity,
+            header,
             piece: number,
-            start: self.pages_up_to(offset),
-            pages: self.pages_up_to(capacity),
         };
         self.put(home, entry, len);
     }
@@ -459,17 +504,16 @@ impl<P: PageSource> Core<P> {
     fn put(&self, home: Home<'_>, entry: Entry, len: usize) {
         let room = self.room(home);
         // Relaxed: whoever made holes in this block did so before it came back.
-        if entry.pages > room.block || self.holey.load(Ordering::Relaxed) > 0 {
-            return self.put_into_heap(entry, len);
+        if entry.capacity > room.block || self.holey.load(Ordering::Relaxed) > 0 {
+            return self.put_into_heap(entry.piece, len);
         }
         let Some(mut own) = self.take(home) else {
-            return self.put_into_heap(entry, len);
+            return self.put_into_heap(entry.piece, len);
         };
         own.count_back(len);
         let step = self.ages.count_calls() && own.count_call();
-        while own.push(entry, room).is_err() {
-            let (batch, count) = own.make_room(entry.pages, room);
-            self.put_batch(&batch[..count]);
+        while !own.push(entry, room) {
+            self.put_batch(&own.make_room(entry.capacity, room));
         }
         drop(own);
         if step {
@@ -479,29 +523,29 @@ impl<P: PageSource> Core<P> {
 
     #[cold]
     #[inline(never)]
-    fn put_batch(&self, batch: &[Entry]) {
+    fn put_batch(&self, batch: &Batch) {
         let mut books = self.books();
         books.heap.clock = self.ages.now();
-        for entry in batch {
+        for entry in batch.iter().flatten() {
             books.heap.give_back(entry.piece);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn put_into_heap(&self, entry: Entry, len: usize) {
+    fn put_into_heap(&self, piece: u32, len: usize) {
         let mut books = self.books();
         books.requested_bytes = books.requested_bytes.wrapping_sub(len);
         books.heap.clock = self.ages.now();
-        if books.heap.has_holes(entry.piece) {
-            let segment = books.heap.give_back_held(entry.piece);
+        if books.heap.has_holes(piece) {
+            let segment = books.heap.give_back_held(piece);
             drop(books);
             // Relaxed: a count of them.
             self.holey.fetch_sub(1, Ordering::Relaxed);
             self.decommit_held(segment);
             return;
         }
-        books.heap.give_back(entry.piece);
+        books.heap.give_back(piece);
         let warm = books.heap.warm_pages() << self.page_log2;
         drop(books);
         if warm > self.ages.policy.keep_bytes {

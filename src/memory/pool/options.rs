@@ -112,7 +112,7 @@ impl PoolOptions {
     }
 
     /// Addresses that the heap takes when it is made, and can never exceed. By default 16 times
-    /// the cap and at least 1 GiB, or 1 TiB without one; where the source's addresses cost
+    /// the cap and at least 1 GiB, or 992 GiB without one; where the source's addresses cost
     /// something ([`PageSource::reserves_freely`]) as much as the cap, or 256 MiB without one.
     /// Where the process may not have as many, a half is tried, and so on.
     #[must_use]

@@ -104,11 +104,11 @@ impl<P: PageSource> CachingPool<P> {
 }
 
 impl<P: PageSource> Core<P> {
-    /// Sums over all caches: pages in them, bytes asked for (wrapping), hits.
+    /// Sums over all caches: bytes in them, bytes asked for (wrapping), hits.
     fn cached(&self) -> (usize, usize, usize) {
-        let add = |sum: (usize, usize, usize), of: (u32, usize, usize)| {
+        let add = |sum: (usize, usize, usize), of: (usize, usize, usize)| {
             (
-                sum.0 + of.0 as usize,
+                sum.0 + of.0,
                 sum.1.wrapping_add(of.1),
                 sum.2.wrapping_add(of.2),
             )
@@ -134,14 +134,14 @@ impl<P: PageSource> Core<P> {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let (cached_pages, requested, _) = self.cached();
+        let (cached_bytes, requested, _) = self.cached();
         let books = self.books();
-        let used = books.heap.pages_in(State::Used);
+        let used = books.heap.pages_in(State::Used) << self.page_log2;
         // Cache after cache is looked at while threads go on, so a sum may be off by what is
         // under way: but never below nothing, nor above all there is.
-        let cached_pages = cached_pages.min(used);
-        let live = (used - cached_pages) << self.page_log2;
-        let warm = (books.heap.warm_pages() + cached_pages) << self.page_log2;
+        let cached_bytes = cached_bytes.min(used);
+        let live = used - cached_bytes;
+        let warm = (books.heap.warm_pages() << self.page_log2) + cached_bytes;
         let requested = books.requested_bytes.wrapping_add(requested);
         let requested = usize::try_from(requested.cast_signed()).unwrap_or(0);
         let records = books.heap.records().0;

@@ -17,6 +17,10 @@ use crate::sync::atomic::AtomicU32;
 /// Pieces that a trim has in its hands at one time.
 const PIECES: usize = if cfg!(loom) { 2 } else { 16 };
 
+/// Bytes that a trim has in its hands at one time, about: who needs pages meanwhile finds others,
+/// and who needs the system's address space waits for no longer call than that.
+const HELD_BYTES: usize = 16 << 20;
+
 /// Idle bytes that a slab keeps where what was free for a while goes back.
 const SLAB_KEEPS: usize = 1 << 20;
 
@@ -85,16 +89,16 @@ impl<P: PageSource> Core<P> {
     pub(super) fn empty(&self, own: &mut Own<'_>) -> usize {
         let mut all = 0;
         loop {
-            let (batch, count) = own.drain();
+            let mut batch = own.drain();
+            let count = batch.iter().flatten().count();
             if count == 0 {
                 return all;
             }
             all += count;
             if mutant::is(Mutant::PoolLosesFlushed) {
-                self.put_batch(&batch[..count - 1]);
-                continue;
+                batch[count - 1] = None;
             }
-            self.put_batch(&batch[..count]);
+            self.put_batch(&batch);
         }
     }
 
@@ -126,6 +130,7 @@ impl<P: PageSource> Core<P> {
         let mut left = wanted.min(u32::try_from(warm).unwrap_or(u32::MAX));
         while left > 0 {
             let mut held = [None; PIECES];
+            let mut room = self.pages_up_to(HELD_BYTES).max(1);
             let mut books = self.books();
             books.heap.clock = self.ages.now();
             for place in &mut held {
@@ -137,11 +142,12 @@ impl<P: PageSource> Core<P> {
                 {
                     break;
                 }
-                let Some(segment) = books.heap.hold_oldest(left, before) else {
+                let Some(segment) = books.heap.hold_oldest(left.min(room), before) else {
                     break;
                 };
                 let pages = books.heap.pages_of(segment.first);
                 left -= pages.end - pages.start;
+                room -= pages.end - pages.start;
                 if mutant::is(Mutant::PoolTrimsInPlace) {
                     books.heap.put_back(segment);
                 }
@@ -208,7 +214,7 @@ impl<P: PageSource> Core<P> {
         };
         self.empty_caches();
         self.trim_warm(usize::MAX, Some(due));
-        for slab in &self.slabs {
+        for slab in self.slabs.iter() {
             let stats = slab.stats();
             if stats.cached_bytes > stats.live_bytes.max(SLAB_KEEPS) {
                 slab.trim();

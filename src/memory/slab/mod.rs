@@ -226,25 +226,16 @@ impl<P: PageSource> SlabAllocator<P> {
         u32::try_from(in_use).unwrap_or(0)
     }
 
-    /// A block whose cookie is its number and `mark`, which has no bit below 2^32.
+    /// A block for a request that fits, whose cookie is its number and `mark`, which has no bit
+    /// below 2^32.
     #[inline]
-    pub(super) fn allocate_marked(&self, request: Request, mark: u64) -> Result<Block, AllocError> {
-        let (bytes, align, tag) = (request.bytes(), request.align(), request.tag());
-        if bytes == 0 {
-            return Ok(Block::new(request.dangling(), 0, 0, u64::from(NIL), tag));
-        }
-        if bytes > self.block_bytes {
-            return Err(AllocError::TooLarge {
-                bytes,
-                block_bytes: self.block_bytes,
-            });
-        }
-        if align > self.align {
-            return Err(AllocError::AlignTooLarge {
-                align,
-                max: self.align,
-            });
-        }
+    pub(super) fn allocate_fitting(
+        &self,
+        request: Request,
+        mark: u64,
+    ) -> Result<Block, AllocError> {
+        let bytes = request.bytes();
+        debug_assert!(0 < bytes && bytes <= self.block_bytes && request.align() <= self.align);
         let (block, was) = self.take(bytes)?;
         let (Some(start), Some(header)) = (self.start(block), self.table.header(block)) else {
             unreachable!("a block that is out has a row and a table")
@@ -258,6 +249,7 @@ impl<P: PageSource> SlabAllocator<P> {
             unsafe { start.write_bytes(0, bytes) };
         }
         let cookie = u64::from(block) | mark;
+        let tag = request.tag();
         Ok(Block::new(start, bytes, self.block_bytes, cookie, tag).with_header(header))
     }
 
@@ -295,7 +287,24 @@ fn not_negative(sum: usize) -> usize {
 unsafe impl<P: PageSource> Allocator for SlabAllocator<P> {
     #[inline]
     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
-        self.allocate_marked(request, 0)
+        let (bytes, align) = (request.bytes(), request.align());
+        if bytes == 0 {
+            let nowhere = request.dangling();
+            return Ok(Block::new(nowhere, 0, 0, u64::from(NIL), request.tag()));
+        }
+        if bytes > self.block_bytes {
+            return Err(AllocError::TooLarge {
+                bytes,
+                block_bytes: self.block_bytes,
+            });
+        }
+        if align > self.align {
+            return Err(AllocError::AlignTooLarge {
+                align,
+                max: self.align,
+            });
+        }
+        self.allocate_fitting(request, 0)
     }
 
     #[inline]

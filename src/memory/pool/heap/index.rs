@@ -152,8 +152,34 @@ impl Index {
         }
         self.set(pieces, link, if left == NIL { right } else { left });
         if self.roots[bin] == NIL {
-            self.some[bin / 64] &= !(1 << (bin % 64));
+            self.forget(bin);
         }
+    }
+
+    /// The only run of a bin goes, which may be changed already.
+    pub(super) fn forget(&mut self, bin: usize) {
+        self.roots[bin] = NIL;
+        self.some[bin / 64] &= !(1 << (bin % 64));
+    }
+
+    /// Is a run that is in the only one of its bin, so that it may become another of that bin
+    /// by [`rename`](Self::rename)? Mostly the one at the end of the heap is.
+    pub(super) fn is_alone(&self, pieces: &Pieces, run: u32) -> Option<usize> {
+        let head = pieces.get(run);
+        let bin = bin_of(head.run_pages);
+        let alone = self.roots[bin] == run && head.smaller == NIL && head.larger == NIL;
+        alone.then_some(bin)
+    }
+
+    /// The only run of a bin is `run` now. `false`: that is not of this bin, and nothing is changed.
+    pub(super) fn rename(&mut self, pieces: &mut Pieces, bin: usize, run: u32) -> bool {
+        let head = pieces.get_mut(run);
+        if bin_of(head.run_pages) != bin {
+            return false;
+        }
+        (head.smaller, head.larger) = (NIL, NIL);
+        self.roots[bin] = run;
+        true
     }
 
     /// The first bin from `bin` on that has a run.

@@ -95,7 +95,7 @@ impl Heap {
         let all = heap.pieces.make(Piece::new(0, pages, State::Virgin));
         debug_assert_eq!(all, 0, "the walk over all pieces begins at 0");
         heap.pages[State::Virgin as usize] = pages as usize;
-        heap.make_run(all, all, pages);
+        heap.make_run(all, all, pages, None);
         Ok(heap)
     }
 
@@ -239,9 +239,11 @@ impl Heap {
 
     /// Takes `pages` pages there out of the run, as they are, into the caller's hands.
     pub(super) fn hold(&mut self, fit: Fit, pages: u32) -> Segment {
-        let head = *self.pieces.get(fit.run);
-        let mut last_of_run = head.other_end;
-        self.index.remove(&mut self.pieces, fit.run);
+        let (run_pages, mut last_of_run) = {
+            let head = self.pieces.get(fit.run);
+            (head.run_pages, head.other_end)
+        };
+        let bin = self.take_out(fit.run);
         let (mut first, mut skip) = (fit.run, fit.skip);
         while skip >= self.pieces.get(first).pages {
             skip -= self.pieces.get(first).pages;
@@ -275,13 +277,16 @@ impl Heap {
             last = piece.after;
         }
         self.held_pages += pages as usize;
+        let rest = (last != last_of_run).then(|| self.pieces.get(last).after);
         if fit.skip > 0 {
-            self.make_run(fit.run, before, fit.skip);
-        }
-        if last != last_of_run {
-            let rest = self.pieces.get(last).after;
-            let pages = head.run_pages - fit.skip - pages;
-            self.make_run(rest, last_of_run, pages);
+            self.make_run(fit.run, before, fit.skip, bin);
+            if let Some(rest) = rest {
+                self.make_run(rest, last_of_run, run_pages - fit.skip - pages, None);
+            }
+        } else if let Some(rest) = rest {
+            self.make_run(rest, last_of_run, run_pages - pages, bin);
+        } else if let Some(bin) = bin {
+            self.index.forget(bin);
         }
         Segment { first, last }
     }
@@ -464,10 +469,27 @@ impl Heap {
         })
     }
 
-    fn make_run(&mut self, first: u32, last: u32, pages: u32) {
+    /// A run leaves the index. `Some`: it is the only one of that bin, and stays until another
+    /// one takes its place ([`make_run`](Self::make_run)) or the bin is forgotten.
+    fn take_out(&mut self, run: u32) -> Option<usize> {
+        let bin = self.index.is_alone(&self.pieces, run);
+        if bin.is_none() {
+            self.index.remove(&mut self.pieces, run);
+        }
+        bin
+    }
+
+    /// Pieces become a run, in the place of the one that was taken out of `bin`, if one was.
+    fn make_run(&mut self, first: u32, last: u32, pages: u32, bin: Option<usize>) {
         self.pieces.get_mut(last).other_end = first;
         let head = self.pieces.get_mut(first);
         (head.other_end, head.run_pages) = (last, pages);
+        if let Some(bin) = bin {
+            if self.index.rename(&mut self.pieces, bin, first) {
+                return;
+            }
+            self.index.forget(bin);
+        }
         self.index.insert(&mut self.pieces, first);
     }
 
@@ -535,17 +557,21 @@ impl Heap {
         }
         let (mut head, mut tail) = (first, last);
         let (mut from, mut to) = (first, last);
+        let mut bin = None;
         let before = self.pieces.get(first).before;
         if before != NIL && self.pieces.get(before).is_free() {
             head = self.pieces.get(before).other_end;
-            self.index.remove(&mut self.pieces, head);
+            bin = self.take_out(head);
             pages += self.pieces.get(head).run_pages;
             from = before;
         }
         let after = self.pieces.get(last).after;
         if after != NIL && self.pieces.get(after).is_free() {
             tail = self.pieces.get(after).other_end;
-            self.index.remove(&mut self.pieces, after);
+            if let Some(bin) = bin.take() {
+                self.index.forget(bin);
+            }
+            bin = self.take_out(after);
             pages += self.pieces.get(after).run_pages;
             to = after;
         }
@@ -566,6 +592,6 @@ impl Heap {
                 break;
             }
         }
-        self.make_run(head, tail, pages);
+        self.make_run(head, tail, pages, bin);
     }
 }

@@ -1,13 +1,13 @@
 //! Where the pieces of a heap are described: records that never move, reused by number.
 //!
 //! ```text
-//!   row 0    | 64 pieces            | 64 headers            |    a region of its own
-//!   row 1    | 64 pieces            | 64 headers            |
-//!   row 2    | 128 pieces                   | 128 headers   …    twice as many, and so on
+//!   row 0    | 1024 headers         | 1024 pieces           |    a region of its own
+//!   row 1    | 1024 headers         | 1024 pieces           |
+//!   row 2    | 2048 headers                 | 2048 pieces   …    twice as many, and so on
 //! ```
 //!
-//! A piece is reached under the heap's lock only. The header behind it belongs to whoever has
-//! the block that the piece stands for, without any lock; so the two never lie in one record.
+//! A piece is reached under the heap's lock only. Its header belongs to whoever has the block that
+//! the piece stands for, without any lock; so the two never lie in one record.
 
 use std::ptr::NonNull;
 
@@ -17,11 +17,12 @@ use crate::memory::{AllocError, HeaderSlot, PageSource, Region};
 /// No piece.
 pub(in super::super) const NIL: u32 = u32::MAX;
 
-/// Pieces in the first row, as a power of two: two pages with their headers.
-const FIRST_LOG2: u32 = if cfg!(loom) { 4 } else { 6 };
+/// Pieces in the first row, as a power of two. Few pools have more, and the pages of those that
+/// were never used are not in memory.
+const FIRST_LOG2: u32 = if cfg!(loom) { 4 } else { 10 };
 
 /// As many rows as 2^31 pieces need.
-pub(in super::super) const PIECE_ROWS: usize = if cfg!(loom) { 2 } else { 26 };
+pub(in super::super) const PIECE_ROWS: usize = if cfg!(loom) { 2 } else { 22 };
 
 const PIECE_BYTES: usize = size_of::<Piece>();
 
@@ -124,6 +125,8 @@ impl Piece {
 #[derive(Debug)]
 pub(super) struct Pieces {
     regions: [Option<Region>; PIECE_ROWS],
+    /// The first piece of each row.
+    firsts: [Option<NonNull<Piece>>; PIECE_ROWS],
     rows: usize,
     /// Pieces that were made; numbers from here on do not exist.
     made: u32,
@@ -142,6 +145,7 @@ impl Pieces {
     pub(super) fn new() -> Self {
         Self {
             regions: [const { None }; PIECE_ROWS],
+            firsts: [None; PIECE_ROWS],
             rows: 0,
             made: 0,
             room: 0,
@@ -171,6 +175,9 @@ impl Pieces {
             let bytes = len as usize * (PIECE_BYTES + HeaderSlot::BYTES);
             let region = pages.reserve_committed(bytes, HeaderSlot::ALIGN.max(PIECE_BYTES))?;
             headers.0.set(row, Some(region.base()));
+            // SAFETY: in bounds: the headers are the first half of the row.
+            let first = unsafe { region.base().add(len as usize * HeaderSlot::BYTES) };
+            self.firsts[row] = Some(first.cast());
             self.regions[row] = Some(region);
             self.rows += 1;
             self.room += len;
@@ -178,22 +185,31 @@ impl Pieces {
         Ok(())
     }
 
+    #[inline]
     fn place(&self, piece: u32) -> NonNull<Piece> {
         assert!(piece < self.made, "piece {piece} of {}", self.made);
+        if piece < 1 << FIRST_LOG2
+            && let Some(first) = self.firsts[0]
+        {
+            // SAFETY: in bounds: the first row has a place for each of its numbers.
+            return unsafe { first.add(piece as usize) };
+        }
         let (row, index) = Rows::<PIECE_ROWS>::place_of(FIRST_LOG2, piece);
-        let Some(region) = &self.regions[row] else {
+        let Some(first) = self.firsts[row] else {
             unreachable!("a piece that was made has a row")
         };
         // SAFETY: in bounds: the row has a place for each of its numbers, and `index` is below
         // their count since the number was made, which needs room.
-        unsafe { region.base().cast::<Piece>().add(index as usize) }
+        unsafe { first.add(index as usize) }
     }
 
+    #[inline]
     pub(super) fn get(&self, piece: u32) -> &Piece {
         // SAFETY: aligned, written when it was made, and changed through `&mut self` only.
         unsafe { self.place(piece).as_ref() }
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, piece: u32) -> &mut Piece {
         // SAFETY: aligned, written when it was made, and `&mut self` keeps all others away.
         unsafe { self.place(piece).as_mut() }
@@ -251,11 +267,10 @@ impl Headers {
     pub(in super::super) fn of(&self, piece: u32) -> Option<HeaderSlot> {
         let (row, index) = self.0.place(piece);
         let base = self.0.base(row)?;
-        let at = self.0.len(row, NIL) as usize * PIECE_BYTES + index as usize * HeaderSlot::BYTES;
-        // SAFETY: in bounds: behind the row's pieces there is a header for each of them.
-        let place = unsafe { base.add(at) };
-        // SAFETY: a row begins at a multiple of the slot's alignment, and pieces and headers
-        // are multiples of it; the slot is this piece's alone, which is one block's at a time.
+        // SAFETY: in bounds: a row begins with a header for each of its pieces.
+        let place = unsafe { base.add(index as usize * HeaderSlot::BYTES) };
+        // SAFETY: a row begins at a multiple of the slot's alignment, and headers are multiples
+        // of it; the slot is this piece's alone, which is one block's at a time.
         Some(unsafe { HeaderSlot::new(place) })
     }
 }
