@@ -299,6 +299,10 @@ static HEAP: dhat::Alloc = dhat::Alloc;
 
 fn main() {
     #[cfg(not(any(loom, tenslab_asan, tenslab_portable)))]
-    budget::a_run_takes_no_more_heap_than_its_budget();
-    println!("a run of the example takes no more heap than its budget: ok");
+    {
+        budget::a_run_takes_no_more_heap_than_its_budget();
+        println!("a run of the example takes no more heap than its budget: ok");
+    }
+    #[cfg(any(loom, tenslab_asan, tenslab_portable))]
+    println!("nothing is compared in this build: its heap is another one");
 }

@@ -19,7 +19,7 @@
 use std::hint::black_box;
 use std::process::{Command, Output};
 
-use tenslab::memory::{Buffer, CpuAllocator, SharedAllocator, SlabAllocator};
+use tenslab::memory::{Buffer, CpuAllocator, SharedAllocator, SlabAllocator, StepArena};
 use tenslab::{DType, Tensor};
 
 /// Names the fault that a child has to make.
@@ -146,6 +146,40 @@ fn blocks_that_are_taken_by_id() {
         if fault == "after give-back" {
             let _ = peek(start, 0);
         }
+    });
+}
+
+#[test]
+fn what_an_arena_has_of_the_last_step() {
+    let faults = [
+        ("behind", "Invalid write"),
+        ("given back", "Invalid read"),
+        ("unwritten", "uninitialised"),
+        ("of the last step", "uninitialised"),
+    ];
+    is_reported("what_an_arena_has_of_the_last_step", &faults, |fault| {
+        let arena = std::sync::Arc::new(StepArena::new());
+        let room = SharedAllocator::new(std::sync::Arc::clone(&arena));
+        let mut first = room.allocate(100, 64).unwrap();
+        let start = first.as_ptr();
+        match fault {
+            "unwritten" => decide(peek(start, 5)),
+            "behind" => poke(start, 100),
+            _ => {}
+        }
+        first.as_mut_slice().fill(7);
+        drop(first);
+        arena.end_step().unwrap();
+        if fault == "given back" {
+            let _ = peek(start, 0);
+        }
+        let second = room.allocate(100, 64).unwrap();
+        assert_eq!(second.as_ptr(), start);
+        if fault == "of the last step" {
+            decide(peek(start, 5));
+        }
+        drop(second);
+        decide(peek(room.allocate_zeroed(200, 64).unwrap().as_ptr(), 199));
     });
 }
 

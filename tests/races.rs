@@ -28,8 +28,8 @@ use tenslab::kv::{
     KvCache, KvDims, KvError, KvLimits, KvOptions, KvSpec, Namespace, PrefixHash, Sequence,
 };
 use tenslab::memory::{
-    Allocator, Budget, Buffer, CpuAllocator, Limit, Meter, SharedAllocator, SlabAllocator, Storage,
-    Tag, Trace,
+    Allocator, Budget, Buffer, CpuAllocator, Limit, Meter, SharedAllocator, SlabAllocator,
+    StepArena, Storage, Tag, Trace,
 };
 use tenslab::{DType, Tensor};
 
@@ -109,6 +109,46 @@ fn blocks_change_hands_through_magazines_steals_and_trims() {
     }
     join(takers);
     assert_eq!((slab.outstanding(), slab.stats().live_bytes), (0, 0));
+}
+
+/// Two threads make steps of one arena, a third ends them and trims: bytes that are cleared by
+/// one, written by another and used again by the first.
+#[test]
+fn an_arenas_chunks_go_from_thread_to_thread() {
+    let arena = Arc::new(StepArena::new());
+    let room = SharedAllocator::new(Arc::clone(&arena));
+    let working = Arc::new(AtomicUsize::new(2));
+    let takers = [0xa1, 0xb2].map(|own| {
+        let (room, working) = (room.clone(), Arc::clone(&working));
+        spawn(move || {
+            for round in 0..ROUNDS {
+                let mut held: Vec<Buffer> = Vec::new();
+                for bytes in [100, BLOCK, 5 * BLOCK, 1 + round] {
+                    let zeroed = room.allocate_zeroed(bytes, 64).unwrap();
+                    assert!(has(&zeroed, 0));
+                    let mut buffer = room.allocate(bytes, 64).unwrap();
+                    stamp(&mut buffer, own);
+                    held.push(buffer);
+                }
+                assert!(held.iter().all(|buffer| has(buffer, own)));
+            }
+            // Relaxed: the ending only has to end some time.
+            working.fetch_sub(1, Ordering::Relaxed);
+        })
+    });
+    let mut turn = 0;
+    while working.load(Ordering::Relaxed) > 0 {
+        turn += 1;
+        match turn % 3 {
+            0 => _ = arena.trim(),
+            1 => _ = arena.retire_step(),
+            _ => _ = arena.end_step(),
+        }
+        thread::yield_now();
+    }
+    join(takers);
+    assert_eq!((room.outstanding(), room.stats().live_bytes), (0, 0));
+    assert_eq!(arena.end_step().unwrap().parked_bytes, 0);
 }
 
 /// What one thread allocates another one drops, the third looks at the numbers.
