@@ -7,10 +7,14 @@
 //! ```
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
+#![allow(clippy::print_stdout, reason = "it says what it measured")]
 #![allow(
     clippy::cast_possible_truncation,
     reason = "patterns are cut to a byte"
 )]
+
+#[path = "../probe/mod.rs"]
+mod probe;
 
 mod memory;
 mod model;

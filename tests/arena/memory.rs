@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use tenslab::memory::{AllocError, Allocator, Buffer, Limit, Request, SharedAllocator, StepArena};
 
+use super::probe::Dice;
 use super::{add_up, both};
 
 const KIB: usize = 1 << 10;
@@ -275,4 +276,47 @@ fn what_was_reserved_needs_nothing_more() {
 fn two_limits_are_a_typo() {
     let limit = Limit::new(1);
     let _ = StepArena::new().with_limit(&limit).with_limit(&limit);
+}
+
+/// Steps whose sizes have a heavy tail: most take a few hundred KiB, one in a thousand as much
+/// as a hundred of them. On average the arena holds what such steps need now and then; bumpalo
+/// by itself what the largest of them needed, and for ever.
+#[test]
+fn ten_thousand_heavy_tailed_steps_hold_far_less_than_the_largest() {
+    const STEPS: usize = 10_000;
+    let (arena, room) = both(StepArena::new());
+    let mut bump = bumpalo::Bump::new();
+    let mut dice = Dice(13);
+    let (mut held, mut taken, mut bump_held, mut largest, mut changes) = (0, 0, 0, 0, 0);
+    for _ in 0..STEPS {
+        // Pareto with exponent 1.2, from 64 KiB up to 64 MiB, in pieces of 8 KiB.
+        let share = (1 + dice.below(1 << 20)) as f64 / f64::from(1 << 20);
+        let bytes = ((64 * KIB) as f64 * share.powf(-1.0 / 1.2)).min(f64::from(64 << 20));
+        let pieces = bytes as usize / (8 * KIB);
+        let before = arena.stats().reserved_bytes;
+        drop(fill(&room, pieces, 8 * KIB));
+        let stats = arena.end_step().unwrap();
+        changes += usize::from(stats.retained_bytes != before);
+        largest = largest.max(stats.peak_bytes);
+        taken += stats.peak_bytes / STEPS;
+        held += stats.retained_bytes / STEPS;
+        for _ in 0..pieces {
+            bump.try_alloc_layout(std::alloc::Layout::from_size_align(8 * KIB, 64).unwrap())
+                .unwrap();
+        }
+        bump.reset();
+        bump_held += bump.allocated_bytes() / STEPS;
+    }
+    println!(
+        "a step takes {} KiB, the largest {}; the arena holds {}, bumpalo {}; {changes} changes",
+        taken / KIB,
+        largest / KIB,
+        held / KIB,
+        bump_held / KIB
+    );
+    assert!(
+        held < 10 * taken && held < largest / 8,
+        "{held} held, {taken} taken"
+    );
+    assert!(held < bump_held / 4, "{held} held, {bump_held} by bumpalo");
 }
