@@ -178,6 +178,11 @@ pub fn lines(lines: &[Line]) -> String {
         return String::new();
     };
     let has = |name: &str| lines.iter().any(|line| line.figures.contains_key(name));
+    let names = lines.iter().flat_map(|line| line.figures.keys());
+    for name in names {
+        let is_known = COLUMNS.iter().any(|(known, _)| known == name);
+        assert!(is_known, "{name} has no column");
+    }
     let columns: Vec<_> = COLUMNS.iter().filter(|(name, _)| has(name)).collect();
     let mut text = format!(
         "\n{}\n  {:<20}",
@@ -261,6 +266,74 @@ mod tests {
         let objects = objects(&rows);
         assert_eq!(objects[0]["p50_vs_mimalloc"], 0.25);
         assert!(objects[0]["p50_vs_glibc"].is_null());
+    }
+
+    #[test]
+    fn lines_have_the_columns_that_any_of_them_has_in_their_units() {
+        let line = |contender: &str, figures: &[(&str, f64)]| Line {
+            cell: "held/drift".to_owned(),
+            contender: contender.to_owned(),
+            figures: figures
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), *value))
+                .collect(),
+        };
+        let text = lines(&[
+            line(
+                "pool buffer",
+                &[("held_bytes", 3.5e6), ("played_ns", 2.5e10)],
+            ),
+            line(
+                "(BFC's rule)",
+                &[("held_bytes", 7e6), ("held_ratio", 1.125)],
+            ),
+        ]);
+        let words: Vec<Vec<&str>> = text
+            .lines()
+            .skip(2)
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(
+            words,
+            [
+                vec!["contender", "held", "MiB", "held/peak", "played", "in"],
+                vec!["pool", "buffer", "3.3", "-", "25.0", "s"],
+                vec!["(BFC's", "rule)", "6.7", "1.12", "-"],
+            ],
+            "{text}"
+        );
+        let widths: Vec<_> = text.lines().skip(2).map(str::len).collect();
+        assert!(widths.iter().all(|&width| width == widths[0]), "{text}");
+    }
+
+    #[test]
+    fn a_verdict_says_ok_missed_or_not_measured() {
+        let worst = |figure, is_kept| Worst {
+            figure,
+            cell: "pair/4KiB/untouched/1".to_owned(),
+            is_kept,
+        };
+        let verdict = |min, p50| Verdict {
+            promise: "pairs",
+            contender: "pool buffer",
+            at_most: 1.0,
+            cells: 1,
+            min,
+            p50,
+        };
+        let text = verdicts(&[
+            verdict(Some(worst(0.5, true)), Some(worst(1.5, false))),
+            verdict(Some(worst(0.25, true)), None),
+            verdict(None, None),
+        ]);
+        let lines: Vec<_> = text.lines().skip(2).collect();
+        assert!(
+            lines[0].ends_with("0.50 ok     1.50 missed  pair/4KiB/untouched/1"),
+            "{text}"
+        );
+        assert!(lines[1].contains("0.25 ok"), "{text}");
+        assert!(lines[2].ends_with("not measured"), "{text}");
+        assert_eq!(verdicts(&[]), "");
     }
 
     #[test]
