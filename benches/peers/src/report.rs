@@ -216,7 +216,7 @@ pub fn verdicts(verdicts: &[Verdict]) -> String {
     );
     let judged = |worst: &Worst| {
         let word = if worst.is_kept { "ok" } else { "missed" };
-        format!("{:.2} {word}", worst.figure)
+        format!("{} {word}", times(Some(worst.figure)))
     };
     for verdict in verdicts {
         let _ = write!(
