@@ -2,12 +2,12 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tenslab::memory::{CpuAllocator, SharedAllocator, Trace, TraceLimits};
 
-use super::{by_hand, csv, output, page, refusal, tenslab, written};
+use super::{MIB, by_hand, csv, output, page, recorded, refusal, tenslab, written};
 
 #[test]
 fn a_bad_file_is_one_line_with_the_place_and_what_to_do() {
@@ -157,6 +157,46 @@ fn a_cap_of_nothing_is_an_answer_too() {
     for line in text.lines().skip(1) {
         assert!(line.chars().count() <= 80, "{line}");
     }
+}
+
+/// A shell takes addresses from the program before it begins.
+#[test]
+fn a_process_with_few_addresses_says_so_instead_of_naming_a_cap() {
+    let recording = recorded(100, |memory| {
+        let blocks = [0; 5].map(|_| memory.allocate(600 * MIB, 64).unwrap());
+        drop(blocks);
+    });
+    let trace = written(csv(&recording));
+    let under = |kib: &str, flags: &[&str]| {
+        Command::new("sh")
+            .args(["-c", "ulimit -v $1 && shift && exec \"$@\"", "sh", kib])
+            .args([env!("CARGO_BIN_EXE_tenslab"), "pool"])
+            .arg(&trace.path)
+            .args(flags)
+            .output()
+            .unwrap()
+    };
+    let output = under("2000000", &[]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let said = "-  the process has no room for it (ulimit -v)\n";
+    assert!(
+        text.contains(said) && text.contains("\nrefused here"),
+        "{text}"
+    );
+    let output = under("2000000", &["--json"]);
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["smallest_cap_bytes"], serde_json::Value::Null);
+    assert_eq!(said["fits"], false);
+
+    let output = under("60000", &[]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    let said = "cannot make a pool to replay it into: out of memory";
+    assert!(
+        text.contains(said) && text.contains("(ulimit -v)"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -133,8 +133,9 @@ pub(super) struct Report<'a> {
     peak_event: u64,
     /// The most committed, as a multiple of the most live; null where nothing was.
     committed_to_live: Option<f64>,
-    /// The smallest cap that serves it as it lies without one.
-    smallest_cap_bytes: usize,
+    /// The smallest cap that serves it as it lies without one; null where not even a pool
+    /// without a cap does.
+    smallest_cap_bytes: Option<usize>,
     replay: &'a ReplayReport,
     dry_run: &'a DryRun,
     /// After the last event.
@@ -149,7 +150,7 @@ pub(super) struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub(super) fn new(args: &Args, recording: &Recording, outcome: &'a Outcome) -> Self {
-        let replay = &outcome.replay;
+        let (replay, need) = (&outcome.replay, &outcome.need);
         let live = replay.peak_live_bytes;
         let committed = outcome.peak.committed_bytes;
         Self {
@@ -165,9 +166,9 @@ impl<'a> Report<'a> {
             peak_committed_bytes: committed,
             peak_event: outcome.peak.event,
             committed_to_live: (live > 0).then(|| committed as f64 / live as f64),
-            smallest_cap_bytes: outcome.need.cap_bytes,
+            smallest_cap_bytes: (need.replay.refused_here == 0).then_some(need.cap_bytes),
             replay,
-            dry_run: &outcome.need,
+            dry_run: need,
             pool: &outcome.pool,
             refusals: &outcome.refusals,
             series: &outcome.series,
@@ -289,9 +290,14 @@ impl<'a> Report<'a> {
         let ratio = self.committed_to_live;
         let ratio = ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.3}"));
         row("committed / live", ratio, "each at its peak")?;
-        let cap = self.smallest_cap_bytes;
-        let enough = format!("--cap {cap} refuses nothing");
-        row("smallest cap", size(cap), &enough)?;
+        let (cap, what) = match self.smallest_cap_bytes {
+            Some(cap) => (size(cap), format!("--cap {cap} refuses nothing")),
+            None => (
+                "-".into(),
+                "the process has no room for it (ulimit -v)".into(),
+            ),
+        };
+        row("smallest cap", cap, &what)?;
         if let Some(cap) = self.options.cap_bytes {
             let fits = match self.fits {
                 true => "the trace fits",
