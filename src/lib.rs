@@ -59,7 +59,8 @@ pub mod weights;
 pub use self::error::Error;
 pub use self::kv::{KvCache, KvDims, KvError, KvLimits, KvSpec};
 pub use self::memory::{
-    Allocator, Buffer, CpuAllocator, SharedAllocator, SlabAllocator, StepArena, Storage,
+    Allocator, Buffer, CachingPool, CpuAllocator, SharedAllocator, SlabAllocator, StepArena,
+    Storage,
 };
 pub use self::tensor::{Tensor, ops};
 pub use self::types::{Bool8, DType, Device, Element, Shape, Strides, bf16, f16};

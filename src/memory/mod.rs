@@ -20,6 +20,7 @@
 //! `loom_tests/`: the seats of threads and the lock that leans to one, the handles of a
 //! [`SharedAllocator`] and its keep-alive, the state word, the reference count of a
 //! [`Storage`], the magazines, the shared tier and the growth of a [`SlabAllocator`], the
+//! caches, trims and refusals of a [`CachingPool`], the end of a [`StepArena`]'s step, the
 //! books of a [`Meter`], the order of a [`Trace`], a [`Limit`] and its callbacks, the books
 //! of a [`Guarded`], the steps of a [`StepArena`].
 //!

@@ -55,7 +55,7 @@ pub const BOUNDS: &[Bound] = &[
         promise: "pairs of 1 MiB to 32 MiB: time / mimalloc's",
         contender: "pool buffer",
         measure: Measure::Rival("mimalloc", |cell| is_pair(cell, false, MIB..=32 * MIB)),
-        at_most: 1.0,
+        at_most: 1.0 / 3.0,
     },
     Bound {
         promise: "pairs above 32 MiB: time / glibc's",
@@ -63,13 +63,13 @@ pub const BOUNDS: &[Bound] = &[
         measure: Measure::Rival("glibc", |cell| {
             is_pair(cell, false, 32 * MIB + 1..=usize::MAX)
         }),
-        at_most: 1.0,
+        at_most: 0.1,
     },
     Bound {
         promise: "pairs from 1 MiB, touched: time / fresh pages'",
         contender: "pool buffer",
         measure: Measure::Rival("fresh pages", |cell| is_pair(cell, true, MIB..=usize::MAX)),
-        at_most: 1.0,
+        at_most: 0.05,
     },
     Bound {
         promise: "larson (B4), 1 and 2 threads: time / mimalloc's",
@@ -87,7 +87,7 @@ pub const BOUNDS: &[Bound] = &[
         promise: "random (B2): held / peak live",
         contender: "pool buffer",
         measure: Measure::Figure("held/random", "held_ratio"),
-        at_most: 1.25,
+        at_most: 1.15,
     },
     Bound {
         promise: "churn (B3): held / peak live",
@@ -99,13 +99,13 @@ pub const BOUNDS: &[Bound] = &[
         promise: "prefill and KV (B10): held / peak live",
         contender: "pool buffer",
         measure: Measure::Figure("held/prefill", "held_ratio"),
-        at_most: 1.25,
+        at_most: 1.15,
     },
     Bound {
         promise: "batch drift (B10): held / peak live",
         contender: "pool buffer",
         measure: Measure::Figure("held/drift", "held_ratio"),
-        at_most: 1.25,
+        at_most: 1.02,
     },
     Bound {
         promise: "after a spike of large blocks and a trim: resident / live",

@@ -134,7 +134,7 @@ impl<P: PageSource> Core<P> {
             let mut books = self.books();
             books.heap.clock = self.ages.now();
             for place in &mut held {
-                if left == 0
+                if left.min(room) == 0
                     || books
                         .heap
                         .prepare(&self.space.pages, &self.headers)

@@ -239,6 +239,7 @@ impl Heap {
 
     /// Takes `pages` pages there out of the run, as they are, into the caller's hands.
     pub(super) fn hold(&mut self, fit: Fit, pages: u32) -> Segment {
+        debug_assert!(pages > 0, "an empty piece would be left");
         let (run_pages, mut last_of_run) = {
             let head = self.pieces.get(fit.run);
             (head.run_pages, head.other_end)
