@@ -104,7 +104,7 @@ fn where_the_system_gives_no_more_what_is_there_is_used() {
 
 #[test]
 fn a_source_that_never_gives_anything_is_asked_a_few_times_only() {
-    let pages = Arc::new(FakePages::over(OsPages::new()).with_limit(64 * KIB));
+    let pages = Arc::new(FakePages::over(OsPages::new()).with_limit(128 * KIB));
     let options = PoolOptions::new().reservation_bytes(64 * MIB);
     let pool = options.build_over(Arc::clone(&pages)).unwrap();
     let memory = shared(&pool);

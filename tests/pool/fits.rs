@@ -11,12 +11,12 @@ fn offset(of: &Buffer, from: &Buffer) -> isize {
 fn the_shortest_gap_that_is_long_enough_is_taken_and_of_several_the_lowest() {
     let pool = CachingPool::new().unwrap();
     let memory = shared(&pool);
-    let take = |mib: usize| memory.allocate(mib * MIB, 64).unwrap();
-    // Gaps of 4, 3, 5, 3 MiB between blocks that stay.
+    let take = |units: usize| memory.allocate(units * 2 * MIB, 64).unwrap();
+    // Gaps of 8, 6, 10, 6 MiB between blocks that stay: more than a cache keeps of one.
     let mut gaps = Vec::new();
     let mut stay = Vec::new();
-    for mib in [4, 3, 5, 3] {
-        gaps.push(take(mib));
+    for units in [4, 3, 5, 3] {
+        gaps.push(take(units));
         stay.push(take(2));
     }
     let places: Vec<usize> = gaps.iter().map(|gap| gap.as_ptr().addr()).collect();
@@ -32,7 +32,7 @@ fn the_shortest_gap_that_is_long_enough_is_taken_and_of_several_the_lowest() {
     let rest = take(1);
     assert_eq!(
         offset(&rest, &smaller),
-        2 * MIB as isize,
+        4 * MIB as isize,
         "what a split left"
     );
     let five = take(5);

@@ -76,7 +76,7 @@ fn a_pool_keeps_no_more_than_its_policy_says() {
     let policy = TrimPolicy::new().keep_bytes(16 * MIB);
     let pool = PoolOptions::new().trim(policy).build().unwrap();
     let memory = shared(&pool);
-    let blocks: Vec<Buffer> = (0..20).map(|_| touched(&memory, 4 * MIB)).collect();
+    let blocks: Vec<Buffer> = (0..20).map(|_| touched(&memory, 5 * MIB)).collect();
     for block in blocks {
         drop(block);
         assert!(check(&pool).cached_bytes <= 16 * MIB + 2 * MIB);
