@@ -114,3 +114,40 @@ fn blocks_that_a_thread_left_behind_are_everybodys() {
     );
     drop(memory.allocate(4 * MIB, 64).unwrap());
 }
+
+/// mi #333, #351: one thread takes, another gives back.
+#[test]
+fn what_one_thread_takes_and_another_gives_back_goes_round_in_batches() {
+    let pool = CachingPool::new().unwrap();
+    let memory = shared(&pool);
+    let (give, given) = std::sync::mpsc::channel::<Vec<tenslab::Buffer>>();
+    let (tell, told) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for blocks in given {
+                drop(blocks);
+                tell.send(()).unwrap();
+            }
+        });
+        for _ in 0..20 {
+            give.send(
+                (0..64)
+                    .map(|_| memory.allocate(64 * KIB, 64).unwrap())
+                    .collect(),
+            )
+            .unwrap();
+            told.recv().unwrap();
+        }
+        drop(give);
+    });
+    let rungs = pool.report().rungs;
+    // All but the first round, and in each what stays in the other thread's cache, which is taken
+    // out of there before anything grows.
+    let from_the_heap = rungs.fitted + rungs.committed + rungs.emptied;
+    assert_eq!(rungs.cached + from_the_heap, 20 * 64);
+    assert!(from_the_heap <= 64 + 19 * 24, "{rungs:?}");
+    assert!(pool.report().peak_committed_bytes <= 64 * 64 * KIB);
+    assert_eq!(check(&pool).live_bytes, 0);
+    pool.flush();
+    assert_eq!(pool.report().pieces, 2, "all of it is one again");
+}

@@ -325,6 +325,8 @@ impl<P: PageSource> Core<P> {
                 None => return None,
             }
         }
+        // With all caches in hand nothing comes into it.
+        self.empty_depot();
         let books = self.books();
         if !early && books.heap.is_held() {
             return None;

@@ -4,7 +4,8 @@
 //!   up to 32 KiB   class ──▶ slab of that class                  classes.rs, ../slab
 //!                              │ regions, capped                 space.rs
 //!   above          cache ──▶ heap ──▶ pages of one reservation   cache.rs, heap/
-//!                  │ exactly as many pages, no lock
+//!                  │ exactly as many pages, no lock; or eight of
+//!                  │ them that another thread gave back    depot.rs
 //!                  ▼ nothing there
 //!                  heap: best fit of what is in memory           ladder.rs
 //!                  ▼ nothing fits
@@ -26,8 +27,8 @@
 //!
 //! The heap's books are under one lock. No system call is made under it, but for a row of its
 //! records: pages that a call commits or gives back are in that call's hands meanwhile, and in
-//! no run. Order of taking: the list of local caches, then a cache, then the heap; a limit's
-//! callbacks are asked with none of them. `loom_tests/pool.rs` explores it.
+//! no run. Order of taking: the list of local caches, then a cache, then the depot or the heap,
+//! never both; a limit's callbacks are asked with none of them. `loom_tests/pool.rs` explores it.
 
 use std::fmt;
 use std::ops::Range;
@@ -35,6 +36,7 @@ use std::ptr::NonNull;
 
 mod cache;
 mod classes;
+mod depot;
 mod dry_run;
 mod heap;
 mod ladder;
@@ -47,6 +49,7 @@ mod trim;
 
 use self::cache::{Batch, Cache, Entry, Own, Room};
 use self::classes::CLASSES;
+use self::depot::Depot;
 pub use self::dry_run::DryRun;
 use self::heap::{Headers, Heap};
 use self::ladder::{Rungs, Wanted};
@@ -147,6 +150,7 @@ struct Core<P: PageSource> {
     seats: Seats<Cache>,
     seat_room: Room,
     locals: Mutex<Vec<Arc<Local>>>,
+    depot: Mutex<Depot>,
     books: Mutex<Books>,
     headers: Headers,
     /// The heap's addresses.
@@ -267,6 +271,7 @@ impl<P: PageSource> Core<P> {
                 all: SEAT_BYTES,
             },
             locals: Mutex::new(Vec::new()),
+            depot: Mutex::new(Depot::new()),
             books: Mutex::new(Books {
                 heap,
                 requested_bytes: 0,
@@ -356,7 +361,10 @@ impl<P: PageSource> Core<P> {
         // No overflow: a request has room for its alignment, and is far from the last page.
         let capacity = bytes.saturating_add(mask) & !mask;
         if let Some(mut own) = self.take(home)
-            && let Some(entry) = own.pop(capacity, align, bytes)
+            && let Some(entry) = own.pop(capacity, align, bytes).or_else(|| {
+                self.refill(&mut own, capacity, self.room(home));
+                own.pop(capacity, align, bytes)
+            })
         {
             let step = self.ages.count_calls() && own.count_call();
             drop(own);
@@ -372,6 +380,37 @@ impl<P: PageSource> Core<P> {
             return Ok(self.block(request, &entry));
         }
         self.allocate_from_heap(request)
+    }
+
+    /// Blocks of so many bytes that another thread gave back come into a cache that has none.
+    #[cold]
+    fn refill(&self, own: &mut Own<'_>, capacity: usize, room: Room) {
+        if capacity > room.block {
+            return;
+        }
+        // Bound, so that the lock is not held for what follows.
+        let batch = self.depot.lock().pop(capacity);
+        for entry in batch.into_iter().flatten().flatten() {
+            self.keep(own, entry, room);
+        }
+    }
+
+    /// A block comes into a cache, and others leave it where there is no room.
+    #[inline]
+    fn keep(&self, own: &mut Own<'_>, entry: Entry, room: Room) {
+        while !own.push(entry, room) {
+            self.hand_on(own.make_room(entry.capacity, room));
+        }
+    }
+
+    /// Blocks that left a cache stay together for others, or go to the heap.
+    #[cold]
+    #[inline(never)]
+    fn hand_on(&self, batch: Batch) {
+        let stays = self.depot.lock().push(&batch);
+        if !stays {
+            self.put_batch(&batch);
+        }
     }
 
     #[inline(never)]
@@ -512,9 +551,7 @@ impl<P: PageSource> Core<P> {
         };
         own.count_back(len);
         let step = self.ages.count_calls() && own.count_call();
-        while !own.push(entry, room) {
-            self.put_batch(&own.make_room(entry.capacity, room));
-        }
+        self.keep(&mut own, entry, room);
         drop(own);
         if step {
             self.step();

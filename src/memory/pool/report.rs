@@ -104,7 +104,7 @@ impl<P: PageSource> CachingPool<P> {
 }
 
 impl<P: PageSource> Core<P> {
-    /// Sums over all caches: bytes in them, bytes asked for (wrapping), hits.
+    /// Sums over all caches: bytes in them and between them, bytes asked for (wrapping), hits.
     fn cached(&self) -> (usize, usize, usize) {
         let add = |sum: (usize, usize, usize), of: (usize, usize, usize)| {
             (
@@ -117,7 +117,8 @@ impl<P: PageSource> Core<P> {
         let sum = seats.fold((0, 0, 0), add);
         let locals = self.locals.lock();
         let locals = locals.iter().map(|local| local.cache().counts());
-        locals.fold(sum, add)
+        let sum = locals.fold(sum, add);
+        (sum.0 + self.depot.lock().bytes(), sum.1, sum.2)
     }
 
     /// What a cache counted stays when it goes. Under the lock of the list that it is in.

@@ -102,9 +102,9 @@ impl<P: PageSource> Core<P> {
         }
     }
 
-    /// Every cache that nobody is at is emptied. Says how many blocks there were.
+    /// Every cache that nobody is at is emptied, and the depot. Says how many blocks there were.
     pub(super) fn empty_caches(&self) -> usize {
-        let mut all = 0;
+        let mut all = self.empty_depot();
         for own in self.seats.taken(|cache| !cache.is_empty()) {
             all += self.empty(&mut Own(own));
         }
@@ -114,6 +114,20 @@ impl<P: PageSource> Core<P> {
             }
         }
         all
+    }
+
+    /// The batches between the caches go to the heap. Says how many blocks there were.
+    pub(super) fn empty_depot(&self) -> usize {
+        let mut all = 0;
+        loop {
+            // Bound, so that the lock is not held for what follows.
+            let batch = self.depot.lock().pop_any();
+            let Some(batch) = batch else {
+                return all;
+            };
+            all += batch.iter().flatten().count();
+            self.put_batch(&batch);
+        }
     }
 
     pub(super) fn empty_local(&self, local: &super::Local) -> usize {
