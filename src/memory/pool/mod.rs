@@ -1,7 +1,7 @@
 //! [`CachingPool`]: everything of varying size, out of one reservation.
 //!
 //! ```text
-//!   up to 32 KiB   class ──▶ slab of that class                  classes.rs, ../slab
+//!   up to 32 KiB   class ──▶ slab of that class                  blocks.rs, classes.rs, ../slab
 //!                              │ regions, capped                 space.rs
 //!   above          cache ──▶ heap ──▶ pages of one reservation   cache.rs, heap/
 //!                  │ exactly as many pages, no lock; or eight of
@@ -34,6 +34,7 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 
+mod blocks;
 mod cache;
 mod classes;
 mod depot;
@@ -43,16 +44,17 @@ mod ladder;
 mod local;
 mod map;
 mod options;
+mod parts;
 mod report;
 mod space;
 mod trim;
 
-use self::cache::{Batch, Cache, Entry, Own, Room};
+use self::cache::{Cache, Own, Room};
 use self::classes::CLASSES;
 use self::depot::Depot;
 pub use self::dry_run::DryRun;
 use self::heap::{Headers, Heap};
-use self::ladder::{Rungs, Wanted};
+use self::ladder::Rungs;
 use self::local::Local;
 pub use self::local::LocalCache;
 pub use self::map::{MapSpan, PoolMap, SpanKind};
@@ -60,8 +62,7 @@ pub use self::options::{PoolOptions, TrimPolicy};
 pub use self::report::{PoolReport, RungCounts};
 use self::space::Space;
 use self::trim::Ages;
-use super::pages::resident_region;
-use super::poison::{poison, unpoison, unspecified};
+use super::poison::unpoison;
 use super::seat::Seats;
 use super::slab::SlabAllocator;
 use super::{
@@ -69,7 +70,7 @@ use super::{
     Stats,
 };
 use crate::sync::atomic::AtomicUsize;
-use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// Blocks of up to so many bytes are kept for the thread that gave them back.
 const SEAT_BLOCK_BYTES: usize = 4 << 20;
@@ -85,9 +86,6 @@ const RESERVATION_BYTES: usize = if usize::BITS > 32 { 31 << 35 } else { 0 };
 /// The heap commits in multiples of this, that it need not do so again at once. Under a cap it
 /// commits what is wanted and no more.
 const COMMIT_BYTES: usize = 2 << 20;
-
-/// From here on it is worth asking how many of the pages that have to be zero are in memory.
-const SPARSE_BYTES: usize = 4 << 20;
 
 /// Everything of varying size: small blocks by class from slabs, large ones by best fit from
 /// one growable reservation, in which free neighbours are always one.
@@ -320,390 +318,6 @@ impl<P: PageSource> Core<P> {
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock()
     }
-
-    #[inline]
-    fn take<'a>(&'a self, home: Home<'a>) -> Option<Own<'a>> {
-        match home {
-            Home::Seat => self.seats.here().map(Own),
-            Home::Local(local) => local.take(),
-        }
-    }
-
-    fn room(&self, home: Home<'_>) -> Room {
-        match home {
-            Home::Seat => self.seat_room,
-            Home::Local(local) => local.room,
-        }
-    }
-
-    #[inline]
-    fn allocate(&self, home: Home<'_>, request: Request) -> Result<Block, AllocError> {
-        let bytes = request.bytes();
-        if bytes == 0 {
-            return Ok(Block::new(request.dangling(), 0, 0, 0, request.tag()));
-        }
-        if let Some(class) = classes::of(bytes, request.align_log2()) {
-            if self.ages.count_calls() {
-                self.count_call(home);
-            }
-            if let Ok(block) = self.slabs[class].allocate_fitting(request, mark(class)) {
-                return Ok(block);
-            }
-            // The slab has no memory: a page of the heap does too, and may be there.
-        }
-        self.allocate_large(home, request)
-    }
-
-    #[inline]
-    fn allocate_large(&self, home: Home<'_>, request: Request) -> Result<Block, AllocError> {
-        let (bytes, align) = (request.bytes(), request.align());
-        let mask = (1 << self.page_log2) - 1;
-        // No overflow: a request has room for its alignment, and is far from the last page.
-        let capacity = bytes.saturating_add(mask) & !mask;
-        if let Some(mut own) = self.take(home)
-            && let Some(entry) = own.pop(capacity, align, bytes).or_else(|| {
-                self.refill(&mut own, capacity, self.room(home));
-                own.pop(capacity, align, bytes)
-            })
-        {
-            let step = self.ages.count_calls() && own.count_call();
-            drop(own);
-            if step {
-                self.step();
-            }
-            if request.is_zeroed() {
-                return Ok(self.hand_out_zeroed(request, &entry));
-            }
-            // SAFETY: `bytes` bytes of committed pages.
-            unsafe { unpoison(entry.start, bytes) };
-            unspecified(entry.start, bytes);
-            return Ok(self.block(request, &entry));
-        }
-        self.allocate_from_heap(request)
-    }
-
-    /// Blocks of so many bytes that another thread gave back come into a cache that has none.
-    #[cold]
-    fn refill(&self, own: &mut Own<'_>, capacity: usize, room: Room) {
-        if capacity > room.block {
-            return;
-        }
-        // Bound, so that the lock is not held for what follows.
-        let batch = self.depot.lock().pop(capacity);
-        for entry in batch.into_iter().flatten().flatten() {
-            self.keep(own, entry, room);
-        }
-    }
-
-    /// A block comes into a cache, and others leave it where there is no room.
-    #[inline]
-    fn keep(&self, own: &mut Own<'_>, entry: Entry, room: Room) {
-        while !own.push(entry, room) {
-            self.hand_on(own.make_room(entry.capacity, room));
-        }
-    }
-
-    /// Blocks that left a cache stay together for others, or go to the heap.
-    #[cold]
-    #[inline(never)]
-    fn hand_on(&self, batch: Batch) {
-        let stays = self.depot.lock().push(&batch);
-        if !stays {
-            self.put_batch(&batch);
-        }
-    }
-
-    #[inline(never)]
-    fn allocate_from_heap(&self, request: Request) -> Result<Block, AllocError> {
-        let (bytes, align) = (request.bytes(), request.align());
-        let overflow = AllocError::SizeOverflow { bytes, align };
-        let pages = self.pages(bytes).ok_or(overflow)?;
-        let taken = self.take_from_heap(self.wanted(request, pages))?;
-        let all = taken.start..taken.start + taken.pages;
-        Ok(self.hand_out(request, taken.piece, all, &taken.dirty))
-    }
-
-    /// A block that was used before, for who wants zeros.
-    #[cold]
-    fn hand_out_zeroed(&self, request: Request, entry: &Entry) -> Block {
-        let offset = entry.start.addr().get() - self.region.base().addr().get();
-        let start = self.pages_up_to(offset);
-        let all = start..start + self.pages_up_to(entry.capacity);
-        self.hand_out(request, entry.piece, all.clone(), &all)
-    }
-
-    #[inline]
-    fn block(&self, request: Request, entry: &Entry) -> Block {
-        let (bytes, tag) = (request.bytes(), request.tag());
-        let block = Block::new(
-            entry.start,
-            bytes,
-            entry.capacity,
-            u64::from(entry.piece),
-            tag,
-        );
-        block.with_header(entry.header)
-    }
-
-    /// Pages that are the caller's now, as a block. All but the `dirty` ones are zero.
-    #[inline]
-    fn hand_out(
-        &self,
-        request: Request,
-        piece: u32,
-        pages: Range<u32>,
-        dirty: &Range<u32>,
-    ) -> Block {
-        let (start, bytes) = (self.start(pages.start), request.bytes());
-        let capacity = self.bytes(pages.end - pages.start);
-        if request.is_zeroed() && !dirty.is_empty() {
-            self.clear(self.in_bytes(dirty));
-            // SAFETY: pages that are the caller's, who has not seen them yet.
-            unsafe { poison(start, capacity) };
-        }
-        // SAFETY: `bytes` bytes of committed pages.
-        unsafe { unpoison(start, bytes) };
-        if !request.is_zeroed() {
-            unspecified(start, bytes);
-        }
-        let Some(header) = self.headers.of(piece) else {
-            unreachable!("a piece that is somebody's has a header")
-        };
-        Block::new(start, bytes, capacity, u64::from(piece), request.tag()).with_header(header)
-    }
-
-    /// Makes whole pages zero that are the caller's.
-    fn clear(&self, range: Range<usize>) {
-        if range.len() >= SPARSE_BYTES && self.clear_sparse(&range) {
-            return;
-        }
-        // SAFETY: in bounds: pages of the heap are numbered to the length of the region.
-        let first = unsafe { self.region.base().add(range.start) };
-        // SAFETY: for as long as they are cleared, all of them may be.
-        unsafe { unpoison(first, range.len()) };
-        // SAFETY: committed pages that are the caller's alone.
-        unsafe { first.write_bytes(0, range.len()) };
-    }
-
-    /// Gives pages back of which few are in memory, so that they are zero without being touched:
-    /// what was reserved with room to spare came back with most of it unused. `false`: they are
-    /// as they were, or anything.
-    #[cold]
-    fn clear_sparse(&self, range: &Range<usize>) -> bool {
-        let pages = &self.space.pages;
-        // SAFETY: in bounds: pages of the heap are numbered to the length of the region.
-        let first = unsafe { self.region.base().add(range.start) };
-        let part = Region::new(first, range.len(), 1 << self.page_log2);
-        let sparse = resident_region(&part).is_some_and(|bytes| bytes < range.len() / 2);
-        if !sparse || !pages.decommits_to_zero() {
-            return false;
-        }
-        // SAFETY: our own region; committed pages that are the caller's alone.
-        let gone = unsafe { pages.decommit(&self.region, range.clone()) };
-        // SAFETY: our own region, and the pages are the caller's.
-        gone.is_some() && unsafe { pages.commit(&self.region, range.clone()) }.is_ok()
-    }
-
-    /// # Safety
-    /// As [`release_block`](Allocator::release_block).
-    #[inline]
-    unsafe fn release(&self, home: Home<'_>, block: Block) {
-        if block.is_empty() {
-            return;
-        }
-        let (cookie, start, (len, capacity)) = (block.cookie(), block.as_ptr(), block.size());
-        let header = block.header();
-        #[allow(clippy::cast_possible_truncation, reason = "the halves of a cookie")]
-        let (number, class) = (cookie as u32, (cookie >> 32) as usize);
-        if let Some(class) = class.checked_sub(1) {
-            if self.ages.count_calls() {
-                self.count_call(home);
-            }
-            // SAFETY: the caller's promise; the cookie says that it is of this slab.
-            unsafe { self.slabs[class].release_number(start, number, len) };
-            return;
-        }
-        // SAFETY: committed, and nobody uses it any more (the caller's promise).
-        unsafe { poison(start, capacity) };
-        let Some(header) = header else {
-            debug_assert!(false, "a block of another allocator: {start:?}");
-            return;
-        };
-        let entry = Entry {
-            start,
-            capacity,
-            header,
-            piece: number,
-        };
-        self.put(home, entry, len);
-    }
-
-    /// Takes back a block of the heap for which `len` bytes were asked.
-    #[inline]
-    fn put(&self, home: Home<'_>, entry: Entry, len: usize) {
-        let room = self.room(home);
-        // Relaxed: whoever made holes in this block did so before it came back.
-        if entry.capacity > room.block || self.holey.load(Ordering::Relaxed) > 0 {
-            return self.put_into_heap(entry.piece, len);
-        }
-        let Some(mut own) = self.take(home) else {
-            return self.put_into_heap(entry.piece, len);
-        };
-        own.count_back(len);
-        let step = self.ages.count_calls() && own.count_call();
-        self.keep(&mut own, entry, room);
-        drop(own);
-        if step {
-            self.step();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn put_batch(&self, batch: &Batch) {
-        let mut books = self.books();
-        books.heap.clock = self.ages.now();
-        for entry in batch.iter().flatten() {
-            books.heap.give_back(entry.piece);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn put_into_heap(&self, piece: u32, len: usize) {
-        let mut books = self.books();
-        books.requested_bytes = books.requested_bytes.wrapping_sub(len);
-        books.heap.clock = self.ages.now();
-        if books.heap.has_holes(piece) {
-            let segment = books.heap.give_back_held(piece);
-            drop(books);
-            // Relaxed: a count of them.
-            self.holey.fetch_sub(1, Ordering::Relaxed);
-            self.decommit_held(segment);
-            return;
-        }
-        books.heap.give_back(piece);
-        let warm = books.heap.warm_pages() << self.page_log2;
-        drop(books);
-        if warm > self.ages.policy.keep_bytes {
-            self.keep_less(warm);
-        }
-    }
-
-    /// # Safety
-    /// As [`grow_block`](Allocator::grow_block).
-    unsafe fn grow(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {
-        let (len, capacity) = (block.len(), block.capacity());
-        let refused = AllocError::CannotGrow { bytes, capacity };
-        let Ok(piece) = u32::try_from(block.cookie()) else {
-            return Err(refused); // of a class
-        };
-        let wanted = self.pages(bytes).filter(|_| len > 0).ok_or(refused)?;
-        let more = wanted.saturating_sub(self.pages_up_to(capacity));
-        if more > 0 {
-            self.grow_piece(piece, more, refused)?;
-        }
-        let mut books = self.books();
-        books.requested_bytes = books.requested_bytes.wrapping_add(bytes - len);
-        drop(books);
-        // SAFETY: `bytes` bytes of committed pages that are the block's.
-        unsafe { unpoison(block.as_ptr(), bytes) };
-        block.set_grown(bytes, capacity.max(self.bytes(wanted)));
-        Ok(())
-    }
-
-    fn grown_capacity(&self, block: &Block, bytes: usize) -> Option<usize> {
-        let capacity = block.capacity();
-        if bytes <= capacity {
-            return Some(capacity);
-        }
-        let of_heap = u32::try_from(block.cookie()).is_ok() && !block.is_empty();
-        (of_heap).then(|| self.pages(bytes).map(|pages| self.bytes(pages)))?
-    }
-
-    /// Whole pages of a part of a block.
-    fn inner_pages(&self, block: &Block, range: &Range<usize>) -> Range<usize> {
-        let page = 1 << self.page_log2;
-        let before = block.as_ptr().addr().get() - self.region.base().addr().get();
-        let start = (before + range.start).next_multiple_of(page);
-        let mut end = before + range.end;
-        // Behind the last byte of a block is nobody.
-        if range.end == block.len() {
-            end = end.next_multiple_of(page);
-        }
-        start..(end / page * page).max(start)
-    }
-
-    /// # Safety
-    /// As [`decommit`](Allocator::decommit).
-    unsafe fn decommit(&self, block: &Block, range: Range<usize>) -> Decommitted {
-        let Ok(piece) = u32::try_from(block.cookie()) else {
-            return Decommitted::default(); // of a class
-        };
-        if block.is_empty() {
-            return Decommitted::default();
-        }
-        let range = self.inner_pages(block, &range);
-        if range.is_empty() {
-            return Decommitted::default();
-        }
-        if self.books().heap.note_holes(piece) {
-            // Relaxed: a count of them; the block itself carries the news to who takes it back.
-            self.holey.fetch_add(1, Ordering::Relaxed);
-        }
-        let bytes = range.len();
-        // SAFETY: whole pages of a block that is out, which nobody uses (the caller's promise).
-        let gone = unsafe { self.space.pages.decommit(&self.region, range) };
-        gone.map_or_else(Decommitted::default, |resident_bytes| Decommitted {
-            bytes,
-            resident_bytes,
-        })
-    }
-
-    /// # Safety
-    /// As [`commit`](Allocator::commit).
-    unsafe fn commit(&self, block: &Block, range: Range<usize>) -> Result<(), AllocError> {
-        if block.is_empty() || u32::try_from(block.cookie()).is_err() || range.is_empty() {
-            return Ok(());
-        }
-        let page = 1 << self.page_log2;
-        let before = block.as_ptr().addr().get() - self.region.base().addr().get();
-        let pages =
-            (before + range.start) / page * page..(before + range.end).next_multiple_of(page);
-        // SAFETY: our own region; the pages are the block's.
-        unsafe { self.space.pages.commit(&self.region, pages) }
-    }
-
-    #[cold]
-    fn count_call(&self, home: Home<'_>) {
-        if self.take(home).is_some_and(|mut own| own.count_call()) {
-            self.step();
-        }
-    }
-
-    fn wanted(&self, request: Request, pages: u32) -> Wanted {
-        let page = 1_usize << self.page_log2;
-        // Alignments are at most 1 GiB.
-        let align = u32::try_from((request.align() / page).max(1)).unwrap_or(1);
-        let first = self.region.base().addr().get() >> self.page_log2;
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the low bits are what matters"
-        )]
-        let phase = (first as u32).wrapping_neg() & (align - 1);
-        Wanted {
-            bytes: request.bytes(),
-            pages,
-            align,
-            phase,
-        }
-    }
-}
-
-/// What tells a block of a class from one of the heap, in its cookie.
-#[inline]
-fn mark(class: usize) -> u64 {
-    (class as u64 + 1) << 32
 }
 
 /// Addresses: `bytes` of them, or half as many, and so on.
