@@ -59,10 +59,10 @@ impl<P: PageSource> Core<P> {
         // No overflow: a request has room for its alignment, and is far from the last page.
         let capacity = bytes.saturating_add(mask) & !mask;
         if let Some(mut own) = self.take(home)
-            && let Some(entry) = own.pop(capacity, align, bytes).or_else(|| {
-                self.refill(&mut own, capacity, self.room(home));
-                own.pop(capacity, align, bytes)
-            })
+            && let Some(entry) = match own.pop(capacity, align, bytes) {
+                None => self.refill(home, &mut own, capacity, request),
+                found => found,
+            }
         {
             let step = self.ages.count_calls() && own.count_call();
             drop(own);
@@ -80,30 +80,46 @@ impl<P: PageSource> Core<P> {
         self.allocate_from_heap(request)
     }
 
-    /// Blocks of so many bytes that another thread gave back come into a cache that has none.
+    /// Blocks of so many bytes that another thread gave back come into a cache that has none, and
+    /// one of them goes out.
     #[cold]
-    fn refill(&self, own: &mut Own<'_>, capacity: usize, room: Room) {
+    #[inline(never)]
+    fn refill(
+        &self,
+        home: Home<'_>,
+        own: &mut Own<'_>,
+        capacity: usize,
+        request: Request,
+    ) -> Option<Entry> {
+        let room = self.room(home);
         if capacity > room.block {
-            return;
+            return None;
         }
         // Bound, so that the lock is not held for what follows.
         let batch = self.depot.lock().pop(capacity);
-        for entry in batch.into_iter().flatten().flatten() {
+        for entry in batch?.into_iter().flatten() {
             self.keep(own, entry, room);
         }
+        own.pop(capacity, request.align(), request.bytes())
     }
 
     /// A block comes into a cache, and others leave it where there is no room.
     #[inline]
     fn keep(&self, own: &mut Own<'_>, entry: Entry, room: Room) {
+        if !own.push(entry, room) {
+            self.keep_instead(own, entry, room);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_instead(&self, own: &mut Own<'_>, entry: Entry, room: Room) {
         while !own.push(entry, room) {
             self.hand_on(own.make_room(entry.capacity, room));
         }
     }
 
     /// Blocks that left a cache stay together for others, or go to the heap.
-    #[cold]
-    #[inline(never)]
     fn hand_on(&self, batch: Batch) {
         let stays = self.depot.lock().push(&batch);
         if !stays {
