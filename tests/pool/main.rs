@@ -1,6 +1,9 @@
 //! The caching pool through its public face: what fits where, what a refusal says, what goes
 //! back to the system, and what is counted.
-#![cfg(not(loom))]
+//!
+//! Where the heap stands in for pages nothing goes back, and addresses are memory: most of what is
+//! asserted here is not so there. Its documentation's examples run there too.
+#![cfg(not(any(loom, tenslab_portable)))]
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 #![allow(
     clippy::cast_possible_truncation,

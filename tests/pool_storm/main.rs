@@ -10,7 +10,8 @@
 //!
 //! With `TENSLAB_LONG` the storm is ten million calls and the soak a hundred million
 //! (`.ci/long`).
-#![cfg(not(loom))]
+// Where the heap stands in for pages nothing goes back, and there is no storm.
+#![cfg(not(any(loom, tenslab_portable)))]
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 #![allow(clippy::print_stdout, reason = "the soak says what it measured")]
 #![allow(
