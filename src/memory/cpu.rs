@@ -263,10 +263,11 @@ unsafe impl<P: PageSource> Allocator for CpuAllocator<P> {
         // nobody uses them meanwhile (the caller's promise). They stay readable and writable
         // by the source's contract.
         let gone = unsafe { self.pages.decommit(&region(block), start..end) };
-        gone.map_or_else(Decommitted::default, |resident_bytes| Decommitted {
+        // Where the heap stands in for pages they stay, but by the contract nobody needs them.
+        Decommitted {
             bytes: end - start,
-            resident_bytes,
-        })
+            resident_bytes: gone.unwrap_or(0),
+        }
     }
 
     /// Large blocks own their pages; of the others' the global allocator has the rest.
