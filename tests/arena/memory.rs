@@ -320,3 +320,23 @@ fn ten_thousand_heavy_tailed_steps_hold_far_less_than_the_largest() {
     );
     assert!(held < bump_held / 4, "{held} held, {bump_held} by bumpalo");
 }
+
+#[test]
+fn steps_that_are_retired_make_the_next_one_no_larger() {
+    let arena = Arc::new(StepArena::new());
+    let room = SharedAllocator::new(Arc::clone(&arena));
+    let mut kept = Vec::new();
+    for step in 1..=24 {
+        kept.push(room.allocate(100, 64).unwrap());
+        arena.retire_step();
+        // A chunk of the first size for each; doubled each time it would be a terabyte.
+        let reserved = room.stats().reserved_bytes;
+        assert!(
+            reserved <= step * (64 << 10),
+            "{reserved} bytes after {step} steps"
+        );
+    }
+    drop(kept);
+    arena.end_step().unwrap();
+    assert!(room.stats().reserved_bytes <= 2 * (64 << 10));
+}

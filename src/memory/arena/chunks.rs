@@ -135,10 +135,12 @@ impl Chunks {
     }
 
     /// Room that a new chunk had better have: as much as all that are there, what the last
-    /// steps took, and what is always kept.
+    /// steps took, and what is always kept. Parked chunks are of other steps: with them, each step
+    /// that is retired would make the next one's twice as large.
     pub(super) fn wish(&self) -> usize {
         let recent = self.window.largest().max(self.peak);
-        room(self.reserved_bytes).max(recent).max(self.floor)
+        let own_bytes = self.reserved_bytes - self.parked_bytes();
+        room(own_bytes).max(recent).max(self.floor)
     }
 
     /// Is there a chunk with so much room? It is the current one then.
