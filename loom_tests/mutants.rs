@@ -41,7 +41,9 @@ fn killers(mutant: Mutant) -> &'static [&'static str] {
         Mutant::PoolLosesFlushed => &[
             "pool::what_another_cache_has_is_found_and_none_is_lost",
             "pool::a_flush_hides_nothing_from_who_is_at_the_cap",
+            "pool::what_goes_through_the_depot_is_nobodys_loss",
         ],
+        Mutant::PoolForgetsDepot => &["pool::what_goes_through_the_depot_is_nobodys_loss"],
         Mutant::PoolRefusesEarly => &[
             "pool::what_another_cache_has_is_found_and_none_is_lost",
             "pool::a_flush_hides_nothing_from_who_is_at_the_cap",

@@ -1,6 +1,8 @@
 //! The caching pool: a block has one holder at a time whether it comes from a cache, out of
 //! another's or from the heap; nobody is refused for what others have in their hands.
 
+use std::cell::Cell;
+
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -205,6 +207,33 @@ fn a_flush_hides_nothing_from_who_is_at_the_cap() {
             |lab| lab.round(Whose::Thread),
         );
         lab.is_whole(1);
+    });
+}
+
+/// One thread gives back more than its cache holds, so that some goes through the depot, while
+/// another one that finds nothing of its own takes and gives back, at the cap.
+///
+/// Fails when what is in the depot is not looked for: then the pages cannot be had in one piece.
+/// And when a block is lost where a cache is emptied.
+#[test]
+fn what_goes_through_the_depot_is_nobodys_loss() {
+    model(|| {
+        let lab = Lab::new(4);
+        let [first, second, third, fourth] =
+            [(); 4].map(|()| Cell::new(Some(lab.take(Whose::Thread).unwrap())));
+        // One is free from the beginning, so nobody may be refused.
+        lab.give_back(Whose::Thread, fourth.take().unwrap());
+        together(
+            &lab,
+            1,
+            |lab| {
+                for block in [&first, &second, &third] {
+                    lab.give_back(Whose::Thread, block.take().unwrap());
+                }
+            },
+            |lab| lab.round(Whose::Thread),
+        );
+        lab.is_whole(4);
     });
 }
 

@@ -42,6 +42,8 @@ pub enum Mutant {
     PoolLosesFlushed,
     /// `CachingPool`: refuses although others are in the middle of a call.
     PoolRefusesEarly,
+    /// `CachingPool`: what is between the caches is not looked for.
+    PoolForgetsDepot,
     /// `CachingPool`: a trim leaves what it gives back in the index.
     PoolTrimsInPlace,
     /// `SlabAllocator`: a raw id is checked and given back in two steps.
@@ -175,7 +177,7 @@ pub enum Mutant {
 #[cfg(any(loom, tenslab_tsan, tenslab_mutants))]
 impl Mutant {
     /// Every variant.
-    pub const ALL: [Mutant; 80] = [
+    pub const ALL: [Mutant; 81] = [
         Mutant::SlabStaleNext,
         Mutant::SlabPushTwoSteps,
         Mutant::SlabGrowTwoSteps,
@@ -192,6 +194,7 @@ impl Mutant {
         Mutant::SlabForgetsTrim,
         Mutant::PoolLosesFlushed,
         Mutant::PoolRefusesEarly,
+        Mutant::PoolForgetsDepot,
         Mutant::PoolTrimsInPlace,
         Mutant::GiveBackTwoSteps,
         Mutant::PeakTwoSteps,

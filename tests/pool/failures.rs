@@ -1,8 +1,11 @@
 //! Memory that runs out: the k-th call of the source fails, for every k.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use tenslab::memory::{Buffer, FakePages, OsPages, PoolOptions};
+use tenslab::memory::{
+    AllocError, Allocator, Buffer, FakePages, OsPages, PageSource, PoolOptions, Region,
+};
 
 use super::{KIB, MIB, check, shared};
 
@@ -46,7 +49,6 @@ fn work(pages: &Arc<FakePages<OsPages>>) -> Option<usize> {
             let _ = block.try_grow(more);
         }
         if round % 2 == 1 {
-            use tenslab::memory::Allocator as _;
             pool.trim();
         }
         check(&pool);
@@ -87,7 +89,7 @@ fn where_the_system_gives_no_more_what_is_there_is_used() {
         .map(|_| memory.allocate(4 * MIB, 64).unwrap())
         .collect();
     let error = memory.allocate(8 * MIB, 64).unwrap_err();
-    let tenslab::memory::AllocError::PoolExhausted {
+    let AllocError::PoolExhausted {
         largest_free_bytes, ..
     } = error
     else {
@@ -115,4 +117,64 @@ fn a_source_that_never_gives_anything_is_asked_a_few_times_only() {
     let calls = pages.counts().calls - before;
     assert!(calls <= 30, "{calls} calls for three requests");
     check(&pool);
+}
+
+/// Pages that never go back, as where all of a process is locked into memory.
+struct Sticky;
+
+// SAFETY: all is `OsPages`', but that nothing ever goes.
+unsafe impl PageSource for Sticky {
+    fn page_bytes(&self) -> usize {
+        OsPages::new().page_bytes()
+    }
+
+    fn reserves_freely(&self) -> bool {
+        true
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Result<Region, AllocError> {
+        OsPages::new().reserve(bytes, align)
+    }
+
+    unsafe fn commit(&self, region: &Region, range: Range<usize>) -> Result<(), AllocError> {
+        // SAFETY: the caller's promise; our regions are `OsPages`'.
+        unsafe { OsPages::new().commit(region, range) }
+    }
+
+    unsafe fn decommit(&self, _: &Region, _: Range<usize>) -> Option<usize> {
+        None
+    }
+
+    unsafe fn release(&self, region: Region) {
+        // SAFETY: the caller's promise; our regions are `OsPages`'.
+        unsafe { OsPages::new().release(region) };
+    }
+}
+
+#[test]
+fn where_nothing_goes_back_a_refusal_says_what_is_there_in_one_piece() {
+    let pool = PoolOptions::new()
+        .cap_bytes(64 * MIB)
+        .build_over(Sticky)
+        .unwrap();
+    let memory = shared(&pool);
+    let mut blocks: Vec<Buffer> = (0..8)
+        .map(|_| memory.allocate(8 * MIB, 64).unwrap())
+        .collect();
+    for at in [6, 3, 2] {
+        blocks[at].as_mut_slice().fill(0xee);
+        drop(blocks.swap_remove(at));
+    }
+    pool.flush();
+    let before = check(&pool);
+    // 24 MiB are free, and 16 of them in one piece: with pages that go, 24 could be had.
+    let error = memory.allocate(20 * MIB, 64).unwrap_err();
+    assert!(
+        matches!(error, AllocError::PoolExhausted { largest_free_bytes, .. } if largest_free_bytes == 16 * MIB),
+        "{error}"
+    );
+    assert_eq!((pool.trim(), pool.trim_bytes(MIB)), (0, 0));
+    assert_eq!(check(&pool), before);
+    let zeroed = memory.allocate_zeroed(16 * MIB, 64).unwrap();
+    assert!(zeroed.as_slice().iter().all(|&byte| byte == 0));
 }

@@ -87,6 +87,22 @@ fn a_pool_keeps_no_more_than_its_policy_says() {
     );
 }
 
+#[test]
+fn what_the_caches_spill_is_kept_to_the_policy_too() {
+    let policy = TrimPolicy::new().keep_bytes(4 * MIB);
+    let pool = PoolOptions::new().trim(policy).build().unwrap();
+    let memory = shared(&pool);
+    // Sizes that a cache keeps, each another one, so that nothing stays together in a depot.
+    let blocks: Vec<Buffer> = (0..400)
+        .map(|at| touched(&memory, 64 * KIB + at % 50 * 4 * KIB))
+        .collect();
+    for block in blocks {
+        drop(block);
+        // The caches' own apart, and an eighth of what is given back at once.
+        assert!(check(&pool).cached_bytes <= 4 * MIB + 8 * MIB + 2 * MIB);
+    }
+}
+
 /// ort #25800, #9509: a spike, and then small steps.
 #[test]
 fn what_a_spike_left_goes_by_itself_after_so_many_calls() {

@@ -83,6 +83,8 @@ impl Region {
 ///   adds to it, which is zero.
 /// - `page_bytes` is a power of two and never changes.
 /// - Where `decommits_to_zero` says so, it is so.
+/// - No call panics, but for an alignment that is no power of two: its owner may be in the middle
+///   of something.
 pub unsafe trait PageSource: Send + Sync {
     /// Ranges are multiples of this.
     fn page_bytes(&self) -> usize;

@@ -98,17 +98,20 @@ impl<P: PageSource> Core<P> {
         // Bound, so that the lock is not held for what follows.
         let batch = self.depot.lock().pop(capacity);
         for entry in batch?.into_iter().flatten() {
-            self.keep(own, entry, room);
+            // What it spills is seen by the next who gives something back.
+            let _spilled = self.keep(own, entry, room);
         }
         own.pop(capacity, request.align(), request.bytes())
     }
 
-    /// A block comes into a cache, and others leave it where there is no room.
+    /// A block comes into a cache, and others leave it where there is no room. `true`: they did.
     #[inline]
-    fn keep(&self, own: &mut Own<'_>, entry: Entry, room: Room) {
-        if !own.push(entry, room) {
+    fn keep(&self, own: &mut Own<'_>, entry: Entry, room: Room) -> bool {
+        let spills = !own.push(entry, room);
+        if spills {
             self.keep_instead(own, entry, room);
         }
+        spills
     }
 
     #[cold]
@@ -208,8 +211,8 @@ impl<P: PageSource> Core<P> {
         // SAFETY: in bounds: pages of the heap are numbered to the length of the region.
         let first = unsafe { self.region.base().add(range.start) };
         let part = Region::new(first, range.len(), 1 << self.page_log2);
-        let sparse = resident_region(&part).is_some_and(|bytes| bytes < range.len() / 2);
-        if !sparse || !pages.decommits_to_zero() {
+        let is_sparse = || resident_region(&part).is_some_and(|bytes| bytes < range.len() / 2);
+        if !pages.decommits_to_zero() || !is_sparse() {
             return false;
         }
         // SAFETY: our own region; committed pages that are the caller's alone.
@@ -265,8 +268,11 @@ impl<P: PageSource> Core<P> {
         };
         own.count_back(len);
         let step = self.ages.count_calls() && own.count_call();
-        self.keep(&mut own, entry, room);
+        let spilled = self.keep(&mut own, entry, room);
         drop(own);
+        if spilled {
+            self.keep_to_policy();
+        }
         if step {
             self.step();
         }
@@ -297,11 +303,8 @@ impl<P: PageSource> Core<P> {
             return;
         }
         books.heap.give_back(piece);
-        let warm = books.heap.warm_pages() << self.page_log2;
         drop(books);
-        if warm > self.ages.policy.keep_bytes {
-            self.keep_less(warm);
-        }
+        self.keep_to_policy();
     }
 
     #[cold]

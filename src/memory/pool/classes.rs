@@ -4,8 +4,8 @@
 //!   64  128  192  256 | 320  384  448  512 | 640  768  896  1024 | … | 20K  24K  28K  32K
 //! ```
 //!
-//! A block is at most a fifth larger than what it was taken for (a class more than half full at
-//! the worst, below 320 bytes), and each class is a slab. Above, sizes have no classes: they
+//! Above 256 bytes a block is at most a quarter larger than what it was taken for, and each class is
+//! a slab. Above, sizes have no classes: they
 //! would strand memory (docs/allocators.md).
 
 use std::ops::Range;
@@ -81,7 +81,7 @@ mod tests {
             let class = of(wanted, 0).unwrap();
             assert!(bytes(class) >= wanted, "{wanted}");
             assert!(class == 0 || bytes(class - 1) < wanted, "{wanted}");
-            // Four to a doubling: a fifth at the most.
+            // Four to a doubling: a quarter at the most.
             assert!(
                 wanted <= 256 || bytes(class) * 4 <= (wanted + GRAIN) * 5,
                 "{wanted}"

@@ -20,8 +20,8 @@
 //! The heap has no size classes: blocks are whole pages, carved from the shortest free run that
 //! is long enough and joined with their neighbours when they come back. Size classes strand
 //! memory where sizes vary, for what was freed at one size is no use at another: on the shapes
-//! of inference they reserve 2 to 9 times what is live, and a best fit that joins 1.00 to 1.21
-//! times (docs/allocators.md says how that is measured).
+//! of inference they reserve 1.5 to 9 times what is live, and a best fit that joins 1.00 to 1.21
+//! times (a simulator's figures; docs/allocators.md has the pool's beside them).
 //!
 //! # Who may touch what
 //!
@@ -97,7 +97,7 @@ const COMMIT_BYTES: usize = 2 << 20;
 /// and [`map`](Self::map).
 ///
 /// Blocks of more than 32 KiB are whole pages, aligned to a page; up to there a block is at most
-/// a fifth larger than asked for (from 320 bytes on). Any alignment up to
+/// a quarter larger than asked for (64 bytes and their multiples up to 256). Any alignment up to
 /// [`MAX_ALIGN`](super::MAX_ALIGN). Zeroed memory costs nothing where the pages were never used,
 /// which the pool knows of each page.
 ///

@@ -11,8 +11,9 @@ use crate::memory::{AllocError, Limit, OsPages, PageSource};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrimPolicy {
-    /// Free bytes of the heap that may stay in memory. Whoever gives a block back that makes
-    /// it more gives the oldest back to the system, until an eighth less is left.
+    /// Free bytes of the heap that may stay in memory, what the caches hold apart (8 MiB for each
+    /// thread, and what a local cache was allowed). Whoever gives a block back to the heap that
+    /// makes it more gives the oldest back to the system, until an eighth less is left.
     pub keep_bytes: usize,
     /// Memory that was free for so many calls (allocations and give-backs together, counted in
     /// steps of 64 for each thread) goes back. `None`: never for that reason.

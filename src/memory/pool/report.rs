@@ -46,8 +46,8 @@ pub struct PoolReport {
     /// Free bytes of the heap that are committed and were never touched, or not since they went
     /// back: they are zero, and hardly in memory.
     pub clean_bytes: usize,
-    /// The largest block of more than 32 KiB that could be had without anything new from the
-    /// system, if all caches were emptied: the longest free stretch that is in memory.
+    /// The longest free stretch of the heap that is in memory: so much could be had in one piece
+    /// without anything new from the system. What the caches hold may make it longer.
     pub largest_cached_bytes: usize,
     /// Records of the heap: a block that is out, or a free stretch, each.
     pub pieces: u32,

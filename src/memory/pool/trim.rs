@@ -119,6 +119,9 @@ impl<P: PageSource> Core<P> {
     /// The batches between the caches go to the heap. Says how many blocks there were.
     pub(super) fn empty_depot(&self) -> usize {
         let mut all = 0;
+        if mutant::is(Mutant::PoolForgetsDepot) {
+            return all;
+        }
         loop {
             // Bound, so that the lock is not held for what follows.
             let batch = self.depot.lock().pop_any();
@@ -212,12 +215,18 @@ impl<P: PageSource> Core<P> {
         went
     }
 
-    /// More is free and in memory than the policy keeps.
-    #[cold]
-    pub(super) fn keep_less(&self, warm_bytes: usize) {
+    /// Something came back to the heap: where more is free and in memory than the policy keeps,
+    /// the oldest of it goes. No cache may be held.
+    pub(super) fn keep_to_policy(&self) {
         let keep = self.ages.policy.keep_bytes;
-        // An eighth less, so that it is not the next one's turn at once.
-        self.trim_warm(warm_bytes - keep + keep / 8, None);
+        if keep == usize::MAX {
+            return;
+        }
+        let warm = self.books().heap.warm_pages() << self.page_log2;
+        if warm > keep {
+            // An eighth less, so that it is not the next one's turn at once.
+            self.trim_warm(warm - keep + keep / 8, None);
+        }
     }
 
     /// So many calls were made that something may be due.

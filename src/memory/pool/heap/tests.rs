@@ -360,27 +360,54 @@ proptest! {
     }
 }
 
-#[test]
-fn what_came_last_is_trimmed_last_and_neighbours_are_as_young_as_the_younger() {
+/// Takes blocks of so many pages, from the beginning on.
+fn side_by_side(pages: &[u32]) -> Pair {
     let mut pair = Pair::new();
-    for _ in 0..4 {
+    for &pages in pages {
         pair.run(&Op::Take {
-            pages: 10,
+            pages,
             align: 1,
             phase: 0,
             extra: 0,
         });
     }
-    let starts: Vec<u32> = pair.out.iter().map(|taken| taken.start).collect();
-    assert_eq!(starts, [0, 10, 20, 30]);
-    pair.run(&Op::GiveBack(0));
+    pair
+}
+
+/// Gives back the block that begins at a page.
+fn give_back(pair: &mut Pair, start: u32) {
+    let which = pair.out.iter().position(|taken| taken.start == start);
+    pair.run(&Op::GiveBack(which.unwrap()));
+}
+
+#[test]
+fn what_came_back_last_is_trimmed_last() {
+    let mut pair = side_by_side(&[10, 10, 10, 10]);
+    give_back(&mut pair, 0);
     pair.run(&Op::Tick);
-    pair.run(&Op::GiveBack(0)); // the last one, by swap_remove
+    give_back(&mut pair, 20);
     pair.run(&Op::Tick);
-    // Of the older ones nothing is younger than the first tick.
+    // Of what is old there is one, and of what is older nothing.
     let old = pair.heap.hold_oldest(100, Some(1)).unwrap();
     assert_eq!(pair.heap.pages_of(old.first), 0..10);
+    assert!(pair.heap.hold_oldest(100, Some(1)).is_none());
     pair.heap.put_back(old);
-    assert!(pair.heap.hold_oldest(100, Some(0)).is_none());
-    drop(pair);
+}
+
+#[test]
+fn neighbours_are_as_old_as_the_longer_of_them() {
+    // At the edge of a long old piece a short one comes and goes: it stays old.
+    let mut pair = side_by_side(&[50, 5, 10]);
+    give_back(&mut pair, 0);
+    pair.run(&Op::Tick);
+    give_back(&mut pair, 50);
+    let old = pair.heap.hold_oldest(100, Some(1)).unwrap();
+    assert_eq!(pair.heap.pages_of(old.first), 0..55);
+    pair.heap.put_back(old);
+    // And the other way around: a long young one in front makes a short old one young.
+    let mut pair = side_by_side(&[50, 5, 10]);
+    give_back(&mut pair, 50);
+    pair.run(&Op::Tick);
+    give_back(&mut pair, 0);
+    assert!(pair.heap.hold_oldest(100, Some(1)).is_none());
 }
