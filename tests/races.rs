@@ -28,8 +28,8 @@ use tenslab::kv::{
     KvCache, KvDims, KvError, KvLimits, KvOptions, KvSpec, Namespace, PrefixHash, Sequence,
 };
 use tenslab::memory::{
-    Allocator, Budget, Buffer, CpuAllocator, Limit, Meter, SharedAllocator, SlabAllocator,
-    StepArena, Storage, Tag, Trace,
+    Allocator, Budget, Buffer, CachingPool, CpuAllocator, Limit, Meter, SharedAllocator,
+    SlabAllocator, StepArena, Storage, Tag, Trace,
 };
 use tenslab::{DType, Tensor};
 
@@ -109,6 +109,55 @@ fn blocks_change_hands_through_magazines_steals_and_trims() {
     }
     join(takers);
     assert_eq!((slab.outstanding(), slab.stats().live_bytes), (0, 0));
+}
+
+/// Two threads take blocks of a pool, through caches, the depot and the heap, and give back each
+/// other's; a third trims, flushes and looks.
+#[test]
+fn a_pools_pages_go_from_thread_to_thread() {
+    let pool = CachingPool::new().unwrap();
+    let room = SharedAllocator::new(pool.clone());
+    let local = SharedAllocator::new(pool.local_cache(1 << 20));
+    let (working, post) = (
+        Arc::new(AtomicUsize::new(2)),
+        Arc::new(Mutex::new(Vec::new())),
+    );
+    let takers = [0xa1, 0xb2].map(|own| {
+        let (room, local) = (room.clone(), local.clone());
+        let (working, post) = (Arc::clone(&working), Arc::clone(&post));
+        spawn(move || {
+            for round in 0..ROUNDS {
+                let mut held: Vec<Buffer> = Vec::new();
+                for bytes in [100, 10 * BLOCK, 10 * BLOCK, 9 * BLOCK + round % 5 * BLOCK] {
+                    let from = if round % 3 == 0 { &local } else { &room };
+                    let zeroed = from.allocate_zeroed(bytes, 64).unwrap();
+                    assert!(has(&zeroed, 0));
+                    let mut buffer = from.allocate(bytes, 64).unwrap();
+                    stamp(&mut buffer, own);
+                    held.push(buffer);
+                }
+                assert!(held.iter().all(|buffer| has(buffer, own)));
+                let theirs = std::mem::replace(&mut *post.lock(), held);
+                drop(theirs);
+            }
+            // Relaxed: the trimming only has to end some time.
+            working.fetch_sub(1, Ordering::Relaxed);
+        })
+    });
+    let mut turn = 0;
+    while working.load(Ordering::Relaxed) > 0 {
+        turn += 1;
+        match turn % 4 {
+            0 => _ = pool.trim(),
+            1 => _ = pool.trim_bytes(5 * BLOCK),
+            2 => pool.flush(),
+            _ => _ = (pool.report(), pool.map()),
+        }
+        thread::yield_now();
+    }
+    join(takers);
+    post.lock().clear();
+    assert_eq!((room.outstanding(), pool.stats().live_bytes), (0, 0));
 }
 
 /// Two threads make steps of one arena, a third ends them and trims: bytes that are cleared by

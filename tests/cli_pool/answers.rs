@@ -2,12 +2,12 @@
 
 use tenslab::memory::{CachingPool, PoolOptions, SharedAllocator};
 
-use super::{KIB, MIB, answer, by_hand, churn, csv, page, recorded, written};
+use super::{KIB, MIB, TOOL, by_hand, churn, csv, recorded, written};
 
 #[test]
 fn the_numbers_of_a_trace_that_can_be_followed_by_hand() {
     let trace = written(csv(&by_hand()));
-    let said = answer(&trace.path, &[]);
+    let said = TOOL.answer(&trace.path, &[]);
     for (name, number) in [
         ("events", 7),
         ("last_event", 6),
@@ -54,7 +54,7 @@ fn the_numbers_of_a_trace_that_can_be_followed_by_hand() {
     );
     assert_eq!(said["map_event"], 1);
     assert_eq!(spans(&said), [(0, 3, "used"), (3, 5, "used")]);
-    let later = answer(&trace.path, &["--at", "3"]);
+    let later = TOOL.answer(&trace.path, &["--at", "3"]);
     assert_eq!(later["map_event"], 3);
     assert_eq!(
         spans(&later),
@@ -85,7 +85,7 @@ fn both_kinds_of_files_give_the_same_answer_and_each_time() {
     recording.write_json(&mut json).unwrap();
     let (csv, json) = (written(csv(&recording)), written(json));
     let without_path = |path| {
-        let mut said = answer(path, &[]);
+        let mut said = TOOL.answer(path, &[]);
         said["trace"]["path"].take();
         said
     };
@@ -99,7 +99,7 @@ fn the_numbers_are_those_of_a_pool_that_does_the_same() {
     let work = |memory: &SharedAllocator| churn(memory, 3000, 1..3 * MIB, 60);
     let recording = recorded(4000, work);
     let trace = written(csv(&recording));
-    let said = answer(&trace.path, &[]);
+    let said = TOOL.answer(&trace.path, &[]);
     let pool = CachingPool::new().unwrap();
     work(&SharedAllocator::new(pool.clone()));
     let report = pool.report();
@@ -139,19 +139,19 @@ fn the_numbers_are_those_of_a_pool_that_does_the_same() {
 fn the_smallest_cap_fits_and_less_than_what_is_live_does_not() {
     let recording = recorded(4000, |memory| churn(memory, 3000, 33 * KIB..3 * MIB, 60));
     let trace = written(csv(&recording));
-    let free = answer(&trace.path, &[]);
+    let free = TOOL.answer(&trace.path, &[]);
     let cap = free["smallest_cap_bytes"].to_string();
-    let said = answer(&trace.path, &["--cap", &cap]);
+    let said = TOOL.answer(&trace.path, &["--cap", &cap]);
     assert_eq!(said["fits"], true);
     assert_eq!(said["replay"]["refused_here"], 0);
     assert_eq!(said["refusals"].as_array().unwrap().len(), 0);
     assert_eq!(said["pool"]["rungs"]["trimmed"], 0);
     assert_eq!(said["peak_committed_bytes"], free["smallest_cap_bytes"]);
-    let page_of = page(&trace.path, &["--cap", &cap]);
+    let page_of = TOOL.page(&trace.path, &["--cap", &cap]);
     assert!(page_of.contains("the trace fits\n"), "{page_of}");
 
     let half = (free["peak_live_bytes"].as_u64().unwrap() / 2).to_string();
-    let said = answer(&trace.path, &["--cap", &half]);
+    let said = TOOL.answer(&trace.path, &["--cap", &half]);
     assert_eq!(said["fits"], false);
     let refused = said["replay"]["refused_here"].as_u64().unwrap();
     assert!(refused > 100, "{refused}");
@@ -167,7 +167,7 @@ fn the_smallest_cap_fits_and_less_than_what_is_live_does_not() {
     );
     assert!(error.starts_with(&start), "{error}");
 
-    let text = page(&trace.path, &["--cap", &half]);
+    let text = TOOL.page(&trace.path, &["--cap", &half]);
     assert!(text.contains("the trace does not fit\n"), "{text}");
     assert_eq!(text.matches("\n  event ").count(), 10, "{text}");
     assert!(
@@ -184,7 +184,7 @@ fn trimming_keeps_less_committed() {
     });
     let trace = written(csv(&recording));
     let committed = |flags: &[&str]| {
-        let said = answer(&trace.path, flags);
+        let said = TOOL.answer(&trace.path, flags);
         assert_eq!(said["peak_committed_bytes"], 256 * MIB, "{said}");
         said["pool"]["committed_bytes"].as_u64().unwrap() / MIB as u64
     };
@@ -197,7 +197,7 @@ fn trimming_keeps_less_committed() {
 fn the_page_has_the_numbers_a_chart_and_the_map_in_80_columns() {
     let recording = recorded(4000, |memory| churn(memory, 3000, 1..3 * MIB, 60));
     let trace = written(csv(&recording));
-    let text = page(&trace.path, &[]);
+    let text = TOOL.page(&trace.path, &[]);
     println!("{text}");
     let has = |row: &str| {
         let words: Vec<&str> = row.split(' ').collect();
@@ -207,7 +207,7 @@ fn the_page_has_the_numbers_a_chart_and_the_map_in_80_columns() {
         });
         assert!(found, "no {row:?} in\n{text}");
     };
-    let said = answer(&trace.path, &[]);
+    let said = TOOL.answer(&trace.path, &[]);
     let requests = &said["trace"]["requests"];
     has(&format!("events 0 to {}", said["trace"]["last_event"]));
     assert!(text.contains(&format!("{requests} requests, ")), "{text}");
@@ -249,9 +249,9 @@ fn the_page_has_the_numbers_a_chart_and_the_map_in_80_columns() {
     has(&format!("{} |", size("peak_committed_bytes")));
     let widest = |text: &str| text.lines().map(|line| line.chars().count()).max();
     assert!(widest(&text) <= Some(80), "{text}");
-    let wide = page(&trace.path, &["--width", "132"]);
+    let wide = TOOL.page(&trace.path, &["--width", "132"]);
     assert_eq!(widest(&wide), Some(132), "{wide}");
-    let narrow = page(&trace.path, &["--width", "60"]);
+    let narrow = TOOL.page(&trace.path, &["--width", "60"]);
     let map = narrow.split("the heap after").nth(1).unwrap();
     let lines = map.lines().skip(1).filter(|line| line.contains("MiB  "));
     assert!(lines.clone().count() > 4, "{narrow}");
@@ -264,14 +264,14 @@ fn the_page_has_the_numbers_a_chart_and_the_map_in_80_columns() {
 fn what_the_trace_overwrote_is_said() {
     let recording = recorded(100, |memory| churn(memory, 3000, 1..3 * MIB, 60));
     let trace = written(csv(&recording));
-    let said = answer(&trace.path, &[]);
+    let said = TOOL.answer(&trace.path, &[]);
     assert_eq!(said["trace"]["events"], 100);
     let first = said["trace"]["first_event"].as_u64().unwrap();
     assert_eq!(said["trace"]["dropped_events"], first);
     let skipped = said["replay"]["skipped_releases"].as_u64().unwrap();
     assert!(first > 2900 && skipped > 0, "{said}");
     assert!(said["map_event"].as_u64().unwrap() >= first);
-    let text = page(&trace.path, &[]).replace('\n', " ");
+    let text = TOOL.page(&trace.path, &[]).replace('\n', " ");
     let note = format!("{first} events in front of these were overwritten");
     assert!(text.contains(&note), "{text}");
     assert!(

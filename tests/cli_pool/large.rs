@@ -4,12 +4,13 @@ use std::io::Read;
 use std::process::Stdio;
 
 use super::pty::{assert_counts_up, screen, terminal};
-use super::{KIB, MIB, answer, churn, csv, recorded, tenslab, written};
+use super::{KIB, MIB, TOOL, churn, csv, recorded, written};
 
 /// The answer, and the most that was resident in the process that gave it. The answer has to
 /// be longer than a pipe: when the first of it is here, the work is done and the process waits.
 fn answer_and_peak(trace: &std::path::Path) -> (serde_json::Value, u64) {
-    let mut child = tenslab(trace, &["--json"])
+    let mut child = TOOL
+        .command(trace, &["--json"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -62,10 +63,10 @@ fn a_trace_of_more_memory_than_there_is_is_replayed() {
         churn(memory, 2000, 33 * KIB..3 * MIB, 900);
     });
     let trace = written(csv(&recording).replace(",false,", ",true,"));
-    let said = answer(&trace.path, &[]);
+    let said = TOOL.answer(&trace.path, &[]);
     assert_eq!(said["peak_live_bytes"], 120_u64 << 30);
     assert_eq!(said["smallest_cap_bytes"], 120_u64 << 30);
-    let text = super::page(&trace.path, &[]);
+    let text = TOOL.page(&trace.path, &[]);
     assert!(text.contains("\n      0.00 GiB  █"), "{text}");
     assert!(text.contains("█ used 120.00 GiB"), "{text}");
 }
@@ -78,7 +79,8 @@ fn progress_is_shown_on_a_terminal_and_cleared_and_stdout_is_the_answer_alone() 
     });
     let trace = written(csv(&recording));
     let (ours, theirs) = terminal();
-    let child = tenslab(&trace.path, &["--json"])
+    let child = TOOL
+        .command(&trace.path, &["--json"])
         .env("TERM", "xterm")
         .stdout(Stdio::piped())
         .stderr(theirs)

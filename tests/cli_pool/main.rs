@@ -12,55 +12,23 @@ mod trouble;
 mod probe;
 #[path = "../pty/mod.rs"]
 mod pty;
+#[path = "../tool/mod.rs"]
+mod tool;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::Value;
 use tenslab::memory::{
     CachingPool, CpuAllocator, Recording, SharedAllocator, Tag, Trace, TraceLimits,
 };
 
 use probe::Dice;
+use tool::Tool;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-fn tenslab(trace: &Path, flags: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenslab"));
-    command.arg("pool").arg(trace).args(flags);
-    command
-}
-
-fn output(trace: &Path, flags: &[&str]) -> Output {
-    tenslab(trace, flags).output().unwrap()
-}
-
-fn page(trace: &Path, flags: &[&str]) -> String {
-    let output = output(trace, flags);
-    assert!(output.status.success(), "{output:?}");
-    assert!(
-        output.stderr.is_empty(),
-        "stderr is no terminal: {output:?}"
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn answer(trace: &Path, flags: &[&str]) -> Value {
-    let text = page(trace, &[flags, &["--json"]].concat());
-    serde_json::from_str(&text).unwrap()
-}
-
-/// The one line on stderr, without the program's name.
-fn refusal(trace: &Path, flags: &[&str]) -> String {
-    let output = output(trace, flags);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(output.stdout.is_empty(), "{output:?}");
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(text.matches('\n').count(), 1, "{text}");
-    text.trim_end().strip_prefix("tenslab: ").unwrap().into()
-}
+const TOOL: Tool = Tool("pool");
 
 /// A trace file, gone with its folder.
 struct Written {

@@ -2,12 +2,12 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tenslab::memory::{CpuAllocator, SharedAllocator, Trace, TraceLimits};
 
-use super::{MIB, by_hand, csv, output, page, recorded, refusal, tenslab, written};
+use super::{MIB, TOOL, by_hand, csv, recorded, written};
 
 #[test]
 fn a_bad_file_is_one_line_with_the_place_and_what_to_do() {
@@ -63,13 +63,13 @@ fn a_bad_file_is_one_line_with_the_place_and_what_to_do() {
     ];
     for (contents, place, what_to_do) in cases {
         let trace = written(&contents);
-        let text = refusal(&trace.path, &[]);
+        let text = TOOL.refusal(&trace.path, &[]);
         let rest = text.strip_prefix(trace.path.to_str().unwrap()).unwrap();
         assert!(rest.contains(place), "{text}\nhas no\n{place}");
         assert!(text.contains(what_to_do), "{text}\nhas no\n{what_to_do}");
     }
     let trace = written([good.as_bytes(), b"\xff\xfe\n"].concat());
-    let text = refusal(&trace.path, &[]);
+    let text = TOOL.refusal(&trace.path, &[]);
     assert!(text.contains("line 17: not UTF-8; "), "{text}");
 }
 
@@ -87,7 +87,7 @@ fn a_trace_in_which_nothing_is_says_how_to_record_one() {
             true => trace.live_snapshot(),
             false => trace.snapshot(),
         };
-        refusal(&written(csv(&recording)).path, &[])
+        TOOL.refusal(&written(csv(&recording)).path, &[])
     };
     let text = refused(0, true, false);
     assert!(
@@ -114,16 +114,16 @@ fn a_trace_in_which_nothing_is_says_how_to_record_one() {
 #[test]
 fn what_cannot_be_read_or_asked_is_exit_code_2() {
     let folder = tempfile::tempdir().unwrap();
-    let text = refusal(&folder.path().join("nowhere"), &[]);
+    let text = TOOL.refusal(&folder.path().join("nowhere"), &[]);
     assert!(
         text.contains("nowhere: cannot read: No such file"),
         "{text}"
     );
-    let text = refusal(folder.path(), &[]);
+    let text = TOOL.refusal(folder.path(), &[]);
     assert!(text.contains("cannot read: Is a directory"), "{text}");
 
     let trace = written(csv(&by_hand()));
-    let text = refusal(&trace.path, &["--at", "7"]);
+    let text = TOOL.refusal(&trace.path, &["--at", "7"]);
     assert!(
         text.ends_with("there is no event 7 to show a map after: give --at 0 to 6"),
         "{text}"
@@ -137,7 +137,7 @@ fn what_cannot_be_read_or_asked_is_exit_code_2() {
         ["--at", "-1"],
         ["--width", "10"],
     ] {
-        let output = output(&trace.path, &flags);
+        let output = TOOL.output(&trace.path, &flags);
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {output:?}");
         assert!(output.stdout.is_empty(), "{output:?}");
         let text = String::from_utf8(output.stderr).unwrap();
@@ -148,11 +148,11 @@ fn what_cannot_be_read_or_asked_is_exit_code_2() {
 #[test]
 fn a_cap_of_nothing_is_an_answer_too() {
     let trace = written(csv(&by_hand()));
-    let said = super::answer(&trace.path, &["--cap", "0"]);
+    let said = TOOL.answer(&trace.path, &["--cap", "0"]);
     assert_eq!(said["fits"], false);
     assert_eq!(said["replay"]["refused_here"], 3);
     assert_eq!(said["committed_to_live"], serde_json::Value::Null);
-    let text = page(&trace.path, &["--cap", "0"]);
+    let text = TOOL.page(&trace.path, &["--cap", "0"]);
     assert!(text.contains("the trace does not fit"), "{text}");
     for line in text.lines().skip(1) {
         assert!(line.chars().count() <= 80, "{line}");
@@ -201,7 +201,7 @@ fn a_process_with_few_addresses_says_so_instead_of_naming_a_cap() {
 
 #[test]
 fn the_help_says_what_the_exit_code_is_and_how_to_ask() {
-    let text = page(Path::new("--help"), &[]);
+    let text = TOOL.page(Path::new("--help"), &[]);
     for part in [
         "--cap <SIZE>",
         "--trim-keep <SIZE>",
@@ -220,16 +220,7 @@ fn the_help_says_what_the_exit_code_is_and_how_to_ask() {
 fn a_reader_that_goes_away_is_no_error() {
     let trace = written(csv(&by_hand()));
     for flags in [&[][..], &["--json"]] {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let output = tenslab(&trace.path, flags)
-            .stdout(writer)
-            .stderr(Stdio::piped())
-            .spawn()
-            .and_then(Child::wait_with_output)
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        assert!(output.stderr.is_empty(), "{output:?}");
+        TOOL.outlives_its_reader(&trace.path, flags);
     }
 }
 
@@ -241,7 +232,8 @@ fn stopped_halfway_it_has_said_nothing_and_a_pipe_is_read() {
 
     let good = csv(&by_hand());
     let run = |stop: bool| {
-        let mut child = tenslab(Path::new("/dev/stdin"), &["--json"])
+        let mut child = TOOL
+            .command(Path::new("/dev/stdin"), &["--json"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -16,3 +16,7 @@ mod shared_data;
 #[cfg(target_os = "linux")]
 #[path = "../pty/mod.rs"]
 mod pty;
+#[path = "../tool/mod.rs"]
+mod tool;
+
+const TOOL: tool::Tool = tool::Tool("replay");

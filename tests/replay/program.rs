@@ -2,45 +2,9 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Stdio;
 
-use serde_json::Value;
-
-fn tenslab(trace: &Path, flags: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenslab"));
-    command.arg("replay").arg(trace).args(flags);
-    command
-}
-
-fn output(trace: &Path, flags: &[&str]) -> Output {
-    tenslab(trace, flags).output().unwrap()
-}
-
-/// The page, or the object, of a replay that succeeds.
-fn page(trace: &Path, flags: &[&str]) -> String {
-    let output = output(trace, flags);
-    assert!(output.status.success(), "{output:?}");
-    assert!(
-        output.stderr.is_empty(),
-        "stderr is no terminal: {output:?}"
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
-
-pub(crate) fn json(trace: &Path, flags: &[&str]) -> Value {
-    let flags = [flags, &["--json"]].concat();
-    serde_json::from_str(&page(trace, &flags)).unwrap()
-}
-
-/// The one line on stderr, without the program's name.
-fn refusal(trace: &Path, flags: &[&str]) -> String {
-    let output = output(trace, flags);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(output.stdout.is_empty(), "{output:?}");
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(text.matches('\n').count(), 1, "{text}");
-    text.trim_end().strip_prefix("tenslab: ").unwrap().into()
-}
+use super::TOOL;
 
 /// A trace file, gone with its folder.
 pub(crate) struct Written {
@@ -76,13 +40,13 @@ fn the_kind_of_a_trace_is_seen_and_can_be_forced() {
     let prompts = written(line(&[1, 2]) + &line(&[]));
     let arrivals = written(AZURE);
     let blocks = ["--blocks", "8"];
-    let report = json(&prompts.path, &blocks);
+    let report = TOOL.answer(&prompts.path, &blocks);
     assert_eq!(report["format"], "mooncake");
     assert_eq!(
         (&report["requests"], &report["blocks"]),
         (&2.into(), &2.into())
     );
-    let report = json(&arrivals.path, &blocks);
+    let report = TOOL.answer(&arrivals.path, &blocks);
     assert_eq!(report["format"], "azure");
     // 70, 45 and 16 tokens, and the first one goes before the third one comes.
     assert_eq!(
@@ -97,7 +61,7 @@ fn the_kind_of_a_trace_is_seen_and_can_be_forced() {
     );
     assert_eq!(report["waste"], 13.0 / 144.0);
 
-    let forced = |path, format| [refusal(path, &["--blocks", "8", "--format", format])];
+    let forced = |path, format| [TOOL.refusal(path, &["--blocks", "8", "--format", format])];
     let [text] = forced(&prompts.path, "azure");
     assert!(
         text.contains("line 1: expected the header TIMESTAMP,"),
@@ -135,28 +99,28 @@ fn a_wrong_line_is_named_with_what_was_expected() {
     ];
     for (contents, expected) in cases {
         let trace = written(&contents);
-        let text = refusal(&trace.path, &["--blocks", "8"]);
+        let text = TOOL.refusal(&trace.path, &["--blocks", "8"]);
         assert!(text.contains(&expected), "{text}\nand not\n{expected}");
         assert!(text.starts_with(trace.path.to_str().unwrap()), "{text}");
     }
     let trace = written([good.as_bytes(), b"\xff\xfe\n"].concat());
-    let text = refusal(&trace.path, &["--blocks", "8"]);
+    let text = TOOL.refusal(&trace.path, &["--blocks", "8"]);
     assert!(text.contains("line 2: expected"), "{text}");
 }
 
 #[test]
 fn what_cannot_be_replayed_is_one_line_and_exit_code_2() {
     let folder = tempfile::tempdir().unwrap();
-    let text = refusal(&folder.path().join("nowhere"), &["--blocks", "8"]);
+    let text = TOOL.refusal(&folder.path().join("nowhere"), &["--blocks", "8"]);
     assert!(
         text.contains("nowhere: cannot open: No such file"),
         "{text}"
     );
-    let text = refusal(folder.path(), &["--blocks", "8"]);
+    let text = TOOL.refusal(folder.path(), &["--blocks", "8"]);
     assert!(text.contains("cannot read line 1: "), "{text}");
 
     let prompts = written(line(&[1, 1 << 32]));
-    let refused = |flags: &[&str]| refusal(&prompts.path, flags);
+    let refused = |flags: &[&str]| TOOL.refusal(&prompts.path, flags);
     let text = refused(&["--blocks", "0"]);
     assert_eq!(text, "blocks must be at least 1");
     let text = refused(&["--blocks", "8", "--block-tokens", "0"]);
@@ -181,7 +145,7 @@ fn what_cannot_be_replayed_is_one_line_and_exit_code_2() {
     }
 
     let arrivals = written(AZURE);
-    let text = refusal(&arrivals.path, &["--blocks", "8", "--in-flight", "2"]);
+    let text = TOOL.refusal(&arrivals.path, &["--blocks", "8", "--in-flight", "2"]);
     assert!(
         text.starts_with("--in-flight is not for an Azure trace"),
         "{text}"
@@ -192,7 +156,7 @@ fn what_cannot_be_replayed_is_one_line_and_exit_code_2() {
         &["--blocks", "many"],
         &["--blocks", "8", "--policy", "mru"],
     ] {
-        let output = output(&prompts.path, flags);
+        let output = TOOL.output(&prompts.path, flags);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
     }
 }
@@ -201,13 +165,13 @@ fn what_cannot_be_replayed_is_one_line_and_exit_code_2() {
 fn requests_larger_than_the_cache_pass_by() {
     // The second would need five blocks, and the numbers of tokens are beyond memory.
     let prompts = written(line(&[1, 2]) + &line(&[1, 2, 3, 4, 5]) + &line(&[6]));
-    let report = json(&prompts.path, &["--blocks", "4"]);
+    let report = TOOL.answer(&prompts.path, &["--blocks", "4"]);
     assert_eq!(report["bypassed"], 1);
     assert_eq!(report["blocks"], 8);
     assert_eq!(report["hits"], 0);
     let huge = u32::MAX;
     let arrivals = written(format!("{AZURE}\n2023-11-16 18:17:05,{huge},{huge}"));
-    let report = json(&arrivals.path, &["--blocks", "8"]);
+    let report = TOOL.answer(&arrivals.path, &["--blocks", "8"]);
     assert_eq!(report["bypassed"], 1);
     assert_eq!(report["blocks"], 9 + (u64::from(huge) * 2).div_ceil(16));
     assert_eq!(report["peak_pinned"], 8);
@@ -217,7 +181,7 @@ fn requests_larger_than_the_cache_pass_by() {
 fn the_object_has_the_numbers() {
     // Block 1 is found once; one idle block makes room for the last of the six.
     let prompts = written(line(&[1, 2]) + &line(&[1, 3]) + &line(&[4, 5]));
-    let report = json(&prompts.path, &["--blocks", "4"]);
+    let report = TOOL.answer(&prompts.path, &["--blocks", "4"]);
     let numbers = [
         ("capacity", 4),
         ("block_tokens", 16),
@@ -244,7 +208,7 @@ fn the_page_has_the_numbers_and_a_chart_in_80_columns() {
         .map(|id| line(&[0, id * 2 + 1, id * 2 + 2]))
         .collect();
     let prompts = written(lines);
-    let page = page(&prompts.path, &["--blocks", "123456", "--in-flight", "8"]);
+    let page = TOOL.page(&prompts.path, &["--blocks", "123456", "--in-flight", "8"]);
     let has = |row: &str| {
         let words: Vec<&str> = row.split(' ').collect();
         let found = page.lines().any(|line| {
@@ -283,16 +247,7 @@ fn the_page_has_the_numbers_and_a_chart_in_80_columns() {
 fn a_reader_that_goes_away_is_no_error() {
     let prompts = written(line(&[1]));
     for flags in [&["--blocks", "8"][..], &["--blocks", "8", "--json"]] {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let output = tenslab(&prompts.path, flags)
-            .stdout(writer)
-            .stderr(Stdio::piped())
-            .spawn()
-            .and_then(Child::wait_with_output)
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        assert!(output.stderr.is_empty(), "{output:?}");
+        TOOL.outlives_its_reader(&prompts.path, flags);
     }
 }
 
@@ -305,7 +260,8 @@ fn stopped_halfway_it_has_said_nothing() {
 
     use rustix::process::{Pid, Signal, kill_process};
 
-    let mut child = tenslab(Path::new("/dev/stdin"), &["--blocks", "8", "--json"])
+    let mut child = TOOL
+        .command(Path::new("/dev/stdin"), &["--blocks", "8", "--json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::TOOL;
 use super::naive;
-use super::program::json;
 use super::shared_data::shared;
 
 const MOONCAKE: &str = "traces/mooncake_conversation_trace.jsonl";
@@ -94,7 +94,7 @@ fn the_program_gives_the_published_mooncake_numbers() {
             let case = format!("{capacity} blocks, {in_flight} in flight");
             let (capacity_flag, in_flight_flag) = (capacity.to_string(), in_flight.to_string());
             let flags = ["--blocks", &capacity_flag, "--in-flight", &in_flight_flag];
-            let report = json(&path, &flags);
+            let report = TOOL.answer(&path, &flags);
             assert_eq!(report["requests"], 12_031, "{case}");
             assert_eq!(report["blocks"], 276_491, "{case}");
             assert_eq!(report["hits"], hits, "{case}");
@@ -113,7 +113,7 @@ fn the_program_gives_the_published_azure_numbers() {
     let Some(path) = shared(AZURE) else {
         return;
     };
-    let report = json(&path, &["--blocks", "5447"]);
+    let report = TOOL.answer(&path, &["--blocks", "5447"]);
     assert_eq!(report["requests"], 8_819);
     assert_eq!(report["blocks"], 1_148_326);
     assert_eq!(report["allocations"], 1_148_326);
@@ -128,7 +128,7 @@ fn the_program_gives_the_published_azure_numbers() {
     assert_eq!(report["heap_blocks_per_request"], 0.0);
 
     // One block less, and somebody has to go.
-    let report = json(&path, &["--blocks", "5446"]);
+    let report = TOOL.answer(&path, &["--blocks", "5446"]);
     assert_eq!(report["blocks"], 1_148_326);
     assert!(report["finished_early"].as_u64().unwrap() > 0);
     assert!(report["peak_pinned"].as_u64().unwrap() <= 5_446);

@@ -1,7 +1,8 @@
 //! Caches so small that requests pass by or push each other out, against the simulator.
 
+use super::TOOL;
 use super::naive;
-use super::program::{json, line, written};
+use super::program::{line, written};
 
 /// Numbers that look like chance and are the same every time (a linear congruence).
 struct Dice(u64);
@@ -53,7 +54,7 @@ fn small_caches_count_as_the_simulator_does() {
         for block_tokens in ["1", "2", "16"] {
             let flags = ["--blocks", &blocks, "--in-flight", &at_one_time];
             let flags = [&flags[..], &["--block-tokens", block_tokens]].concat();
-            let report = json(&trace.path, &flags);
+            let report = TOOL.answer(&trace.path, &flags);
             let count = |name: &str| usize::try_from(report[name].as_u64().unwrap()).unwrap();
             let counted = naive::Counts {
                 blocks: count("blocks"),
