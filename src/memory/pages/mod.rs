@@ -89,8 +89,8 @@ pub unsafe trait PageSource: Send + Sync {
     /// Ranges are multiples of this.
     fn page_bytes(&self) -> usize;
 
-    /// Do addresses that are not committed cost nothing, so that who wants to grow in one
-    /// piece may reserve far more than it will use? By default they may.
+    /// Do addresses that are not committed cost nothing, so that who wants to grow in one piece
+    /// may reserve far more than it will use? By default it is not known, and the answer is no.
     fn reserves_freely(&self) -> bool {
         false
     }
