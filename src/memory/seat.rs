@@ -18,6 +18,7 @@
 //! Who comes to a place does not wait: it goes on without one. Only who
 //! [closes](Seats::close) them all waits. `loom_tests/seats.rs` explores it.
 
+use std::hint::cold_path;
 use std::ops::Deref;
 
 use crate::mutant::{self, Mutant};
@@ -75,6 +76,7 @@ impl Door {
         // Relaxed, both: a first look. Its own earlier writes a thread sees anyway, and it
         // may be inside already, further up its stack.
         if self.busy.load(Ordering::Relaxed) | self.stop.load(Ordering::Relaxed) != 0 {
+            cold_path();
             return None;
         }
         // Relaxed: the barriers order it before the load of `stop`.
@@ -89,7 +91,11 @@ impl Door {
         } else {
             Ordering::Acquire
         };
-        (self.stop.load(seen) == 0 || mutant::is(Mutant::SeatOwnerIgnoresStop)).then_some(inside)
+        if self.stop.load(seen) != 0 && !mutant::is(Mutant::SeatOwnerIgnoresStop) {
+            cold_path();
+            return None;
+        }
+        Some(inside)
     }
 
     /// Keeps the owner and all others out, from the moment that the owner is not inside.
@@ -200,7 +206,10 @@ impl<T> Seats<T> {
         }
         let seat = &self.0[number];
         // SAFETY: this thread has that number just now.
-        let inside = unsafe { seat.door.enter() }?;
+        let Some(inside) = (unsafe { seat.door.enter() }) else {
+            cold_path();
+            return None;
+        };
         Some(seat.held(inside))
     }
 

@@ -83,15 +83,23 @@ fn seatless() -> u32 {
 /// when the thread ends.
 #[inline]
 pub fn worker() -> usize {
-    let number = NUMBER.get();
-    if number == UNKNOWN {
-        return assign();
+    let number = NUMBER.get() as usize;
+    if number >= SEATS {
+        return without_a_seat();
     }
-    number as usize
+    number
 }
 
+/// This thread's number, where it has no seat yet.
 #[cold]
 #[inline(never)]
+fn without_a_seat() -> usize {
+    match NUMBER.get() {
+        UNKNOWN => assign(),
+        number => number as usize,
+    }
+}
+
 fn assign() -> usize {
     let number = match heavy_barrier_works().then(take).flatten() {
         Some(seat) => {

@@ -8,10 +8,12 @@
 use std::ops::Range;
 
 use super::cache::{Batch, Entry, Own, Room};
+use super::classes::LARGEST;
 use super::ladder::Wanted;
 use super::{Core, Home, classes};
 use crate::memory::pages::resident_region;
 use crate::memory::poison::{poison, unpoison, unspecified};
+use crate::memory::slab::Held;
 use crate::memory::{AllocError, Block, PageSource, Region, Request};
 use crate::sync::Ordering;
 
@@ -20,103 +22,158 @@ const SPARSE_BYTES: usize = 4 << 20;
 
 impl<P: PageSource> Core<P> {
     #[inline]
-    fn take<'a>(&'a self, home: Home<'a>) -> Option<Own<'a>> {
-        match home {
-            Home::Seat => self.seats.here().map(Own),
-            Home::Local(local) => local.take(),
-        }
-    }
-
-    fn room(&self, home: Home<'_>) -> Room {
-        match home {
-            Home::Seat => self.seat_room,
-            Home::Local(local) => local.room,
-        }
-    }
-
-    #[inline]
-    pub(super) fn allocate(&self, home: Home<'_>, request: Request) -> Result<Block, AllocError> {
+    pub(super) fn allocate<'a>(
+        &'a self,
+        home: impl Home<'a, P>,
+        request: Request,
+    ) -> Result<Block, AllocError> {
         let bytes = request.bytes();
-        if bytes == 0 {
-            return Ok(Block::new(request.dangling(), 0, 0, 0, request.tag()));
+        if bytes > LARGEST {
+            return self.allocate_large(home, request);
         }
-        if let Some(class) = classes::of(bytes, request.align_log2()) {
-            if self.ages.count_calls() {
-                self.count_call(home);
-            }
-            if let Ok(block) = self.slabs[class].allocate_fitting(request, mark(class)) {
-                return Ok(block);
-            }
-            // The slab has no memory: a page of the heap does too, and may be there.
+        match classes::of(bytes, request.align_log2()) {
+            Some(class) => self.allocate_small(home, class, request),
+            None => self.allocate_odd(home, request),
         }
-        self.allocate_large(home, request)
     }
 
     #[inline]
-    fn allocate_large(&self, home: Home<'_>, request: Request) -> Result<Block, AllocError> {
+    fn allocate_small<'a>(
+        &'a self,
+        home: impl Home<'a, P>,
+        class: usize,
+        request: Request,
+    ) -> Result<Block, AllocError> {
+        if self.ages.count_calls() {
+            self.count_call(home);
+        }
+        let slab = &self.slabs[class];
+        match slab.allocate_near(request, mark(class)) {
+            Ok(block) => Ok(block),
+            Err(empty) => self.allocate_small_far(home, class, empty, request),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_small_far<'a>(
+        &'a self,
+        home: impl Home<'a, P>,
+        class: usize,
+        empty: Option<Held<'_>>,
+        request: Request,
+    ) -> Result<Block, AllocError> {
+        let block = self.slabs[class].allocate_far(empty, request, mark(class));
+        // Where the slab has no memory a page of the heap does too, and may be there.
+        block.or_else(|_| self.allocate_large(home, request))
+    }
+
+    /// No bytes at all, or a few at a multiple of many.
+    #[cold]
+    #[inline(never)]
+    fn allocate_odd<'a>(
+        &'a self,
+        home: impl Home<'a, P>,
+        request: Request,
+    ) -> Result<Block, AllocError> {
+        match request.bytes() {
+            0 => Ok(Block::new(request.dangling(), 0, 0, 0, request.tag())),
+            bytes => match classes::of_aligned(bytes, request.align_log2()) {
+                Some(class) => self.allocate_small(home, class, request),
+                None => self.allocate_large(home, request),
+            },
+        }
+    }
+
+    #[inline(never)]
+    fn allocate_large<'a>(
+        &'a self,
+        home: impl Home<'a, P>,
+        request: Request,
+    ) -> Result<Block, AllocError> {
         let (bytes, align) = (request.bytes(), request.align());
         let mask = (1 << self.page_log2) - 1;
         // No overflow: a request has room for its alignment, and is far from the last page.
         let capacity = bytes.saturating_add(mask) & !mask;
-        if let Some(mut own) = self.take(home)
-            && let Some(entry) = match own.pop(capacity, align, bytes) {
-                None => self.refill(home, &mut own, capacity, request),
-                found => found,
-            }
+        if capacity > home.room(self).block {
+            return self.allocate_from_heap(request);
+        }
+        if !request.is_zeroed()
+            && let Some(mut own) = home.take(self)
+            && let Some(entry) = own.pop_last(capacity, align, bytes)
         {
-            let step = self.ages.count_calls() && own.count_call();
-            drop(own);
-            if step {
-                self.step();
-            }
-            if request.is_zeroed() {
-                return Ok(self.hand_out_zeroed(request, &entry));
-            }
+            self.count_and_leave(own);
             // SAFETY: `bytes` bytes of committed pages.
             unsafe { unpoison(entry.start, bytes) };
             unspecified(entry.start, bytes);
-            return Ok(self.block(request, &entry));
+            return Ok(entry.block(request));
         }
-        self.allocate_from_heap(request)
+        self.allocate_large_far(home, capacity, request)
+    }
+
+    /// The last block of the cache is another, or has to be zero.
+    #[inline(never)]
+    fn allocate_large_far<'a>(
+        &'a self,
+        home: impl Home<'a, P>,
+        capacity: usize,
+        request: Request,
+    ) -> Result<Block, AllocError> {
+        let (bytes, align) = (request.bytes(), request.align());
+        let Some(mut own) = home.take(self) else {
+            return self.allocate_from_heap(request);
+        };
+        let found = match own.pop(capacity, align, bytes) {
+            None => self.refill(home, &mut own, capacity, request),
+            found => found,
+        };
+        let Some(entry) = found else {
+            drop(own);
+            return self.allocate_from_heap(request);
+        };
+        self.count_and_leave(own);
+        if request.is_zeroed() {
+            return Ok(self.hand_out_zeroed(request, &entry));
+        }
+        // SAFETY: `bytes` bytes of committed pages.
+        unsafe { unpoison(entry.start, bytes) };
+        unspecified(entry.start, bytes);
+        Ok(entry.block(request))
+    }
+
+    /// A call found what it wanted.
+    #[inline]
+    fn count_and_leave(&self, mut own: Own<'_>) {
+        let step = self.ages.count_calls() && own.count_call();
+        drop(own);
+        if step {
+            self.step();
+        }
     }
 
     /// Blocks of so many bytes that another thread gave back come into a cache that has none, and
     /// one of them goes out.
     #[cold]
     #[inline(never)]
-    fn refill(
-        &self,
-        home: Home<'_>,
+    fn refill<'a>(
+        &'a self,
+        home: impl Home<'a, P>,
         own: &mut Own<'_>,
         capacity: usize,
         request: Request,
     ) -> Option<Entry> {
-        let room = self.room(home);
-        if capacity > room.block {
-            return None;
-        }
+        let room = home.room(self);
         // Bound, so that the lock is not held for what follows.
         let batch = self.depot.lock().pop(capacity);
         for entry in batch?.into_iter().flatten() {
             // What it spills is seen by the next who gives something back.
-            let _spilled = self.keep(own, entry, room);
+            self.keep(own, entry, room);
         }
         own.pop(capacity, request.align(), request.bytes())
     }
 
-    /// A block comes into a cache, and others leave it where there is no room. `true`: they did.
-    #[inline]
-    fn keep(&self, own: &mut Own<'_>, entry: Entry, room: Room) -> bool {
-        let spills = !own.push(entry, room);
-        if spills {
-            self.keep_instead(own, entry, room);
-        }
-        spills
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn keep_instead(&self, own: &mut Own<'_>, entry: Entry, room: Room) {
+    /// A block comes into a cache, and others leave it where there is no room.
+    fn keep(&self, own: &mut Own<'_>, entry: Entry, room: Room) {
         while !own.push(entry, room) {
             self.hand_on(own.make_room(entry.capacity, room));
         }
@@ -147,19 +204,6 @@ impl<P: PageSource> Core<P> {
         let start = self.pages_up_to(offset);
         let all = start..start + self.pages_up_to(entry.capacity);
         self.hand_out(request, entry.piece, all.clone(), &all)
-    }
-
-    #[inline]
-    fn block(&self, request: Request, entry: &Entry) -> Block {
-        let (bytes, tag) = (request.bytes(), request.tag());
-        let block = Block::new(
-            entry.start,
-            bytes,
-            entry.capacity,
-            u64::from(entry.piece),
-            tag,
-        );
-        block.with_header(entry.header)
     }
 
     /// Pages that are the caller's now, as a block. All but the `dirty` ones are zero.
@@ -224,55 +268,61 @@ impl<P: PageSource> Core<P> {
     /// # Safety
     /// As [`release_block`](crate::memory::Allocator::release_block).
     #[inline]
-    pub(super) unsafe fn release(&self, home: Home<'_>, block: Block) {
+    pub(super) unsafe fn release<'a>(&'a self, home: impl Home<'a, P>, block: Block) {
         if block.is_empty() {
             return;
         }
-        let (cookie, start, (len, capacity)) = (block.cookie(), block.as_ptr(), block.size());
-        let header = block.header();
         #[allow(clippy::cast_possible_truncation, reason = "the halves of a cookie")]
-        let (number, class) = (cookie as u32, (cookie >> 32) as usize);
-        if let Some(class) = class.checked_sub(1) {
-            if self.ages.count_calls() {
-                self.count_call(home);
-            }
-            // SAFETY: the caller's promise; the cookie says that it is of this slab.
-            unsafe { self.slabs[class].release_number(start, number, len) };
-            return;
+        let (number, class) = (block.cookie() as u32, (block.cookie() >> 32) as usize);
+        let Some(class) = class.checked_sub(1) else {
+            // SAFETY: committed, and nobody uses it any more (the caller's promise).
+            unsafe { poison(block.as_ptr(), block.capacity()) };
+            return self.put(home, block);
+        };
+        if self.ages.count_calls() {
+            self.count_call(home);
         }
-        // SAFETY: committed, and nobody uses it any more (the caller's promise).
-        unsafe { poison(start, capacity) };
-        let Some(header) = header else {
-            debug_assert!(false, "a block of another allocator: {start:?}");
-            return;
-        };
-        let entry = Entry {
-            start,
-            capacity,
-            header,
-            piece: number,
-        };
-        self.put(home, entry, len);
+        let (start, len) = (block.as_ptr(), block.len());
+        // SAFETY: the caller's promise; the cookie says that it is of this slab.
+        unsafe { self.slabs[class].release_number(start, number, len) };
     }
 
-    /// Takes back a block of the heap for which `len` bytes were asked.
+    /// Takes back a block of the heap.
     #[inline]
-    fn put(&self, home: Home<'_>, entry: Entry, len: usize) {
-        let room = self.room(home);
+    fn put<'a>(&'a self, home: impl Home<'a, P>, block: Block) {
+        let Some(entry) = Entry::of(&block) else {
+            debug_assert!(false, "a block of another allocator: {block:?}");
+            return;
+        };
+        let (room, len) = (home.room(self), block.len());
         // Relaxed: whoever made holes in this block did so before it came back.
         if entry.capacity > room.block || self.holey.load(Ordering::Relaxed) > 0 {
             return self.put_into_heap(entry.piece, len);
         }
-        let Some(mut own) = self.take(home) else {
+        let Some(mut own) = home.take(self) else {
             return self.put_into_heap(entry.piece, len);
         };
         own.count_back(len);
         let step = self.ages.count_calls() && own.count_call();
-        let spilled = self.keep(&mut own, entry, room);
-        drop(own);
-        if spilled {
-            self.keep_to_policy();
+        if !own.push(entry, room) {
+            // The block and not the entry, which stays out of memory in this way.
+            return self.put_into_full(own, &block, room, step);
         }
+        drop(own);
+        if step {
+            self.step();
+        }
+    }
+
+    /// The cache has no room.
+    #[cold]
+    #[inline(never)]
+    fn put_into_full(&self, mut own: Own<'_>, block: &Block, room: Room, step: bool) {
+        if let Some(entry) = Entry::of(block) {
+            self.keep(&mut own, entry, room);
+        }
+        drop(own);
+        self.keep_to_policy();
         if step {
             self.step();
         }
@@ -308,8 +358,8 @@ impl<P: PageSource> Core<P> {
     }
 
     #[cold]
-    fn count_call(&self, home: Home<'_>) {
-        if self.take(home).is_some_and(|mut own| own.count_call()) {
+    fn count_call<'a>(&'a self, home: impl Home<'a, P>) {
+        if home.take(self).is_some_and(|mut own| own.count_call()) {
             self.step();
         }
     }

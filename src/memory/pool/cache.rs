@@ -13,8 +13,8 @@
 
 use std::ptr::NonNull;
 
-use crate::memory::HeaderSlot;
 use crate::memory::seat::Held;
+use crate::memory::{Block, HeaderSlot, Request};
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
 use crate::sync::{Ordering, UnsafeCell};
 
@@ -35,6 +35,37 @@ pub(super) struct Entry {
     pub(super) capacity: usize,
     pub(super) header: HeaderSlot,
     pub(super) piece: u32,
+}
+
+impl Entry {
+    /// What there is to know of a block of the heap.
+    #[inline]
+    pub(super) fn of(block: &Block) -> Option<Self> {
+        let (_, capacity) = block.size();
+        Some(Self {
+            start: block.as_ptr(),
+            capacity,
+            header: block.header()?,
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "the cookie of the heap's blocks"
+            )]
+            piece: block.cookie() as u32,
+        })
+    }
+
+    /// The block, for one who asked for it.
+    // Always: as in the slab's `hand_out`.
+    #[inline(always)]
+    pub(super) fn block(&self, request: Request) -> Block {
+        let (bytes, tag, cookie) = (request.bytes(), request.tag(), u64::from(self.piece));
+        Block::new(self.start, bytes, self.capacity, cookie, tag).with_header(self.header)
+    }
+
+    #[inline]
+    fn fits(&self, capacity: usize, align: usize) -> bool {
+        self.capacity == capacity && self.start.addr().get() & (align - 1) == 0
+    }
 }
 
 /// What a cache may hold, in bytes.
@@ -132,44 +163,62 @@ impl Own<'_> {
         self.0.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// The block of just so many bytes, at a multiple of `align`, that came last, for one who
-    /// asked for `requested`.
+    /// The block that came last, if it has just so many bytes, at a multiple of `align`, for one
+    /// who asked for `requested`.
     #[inline]
+    pub(super) fn pop_last(
+        &mut self,
+        capacity: usize,
+        align: usize,
+        requested: usize,
+    ) -> Option<Entry> {
+        // None at all: there is no such place.
+        let last = self.len().wrapping_sub(1);
+        let entry = self.with(|entries| *entries.get(last)?)?;
+        if !entry.fits(capacity, align) {
+            return None;
+        }
+        self.count_hit(last, capacity, requested);
+        Some(entry)
+    }
+
+    /// As [`pop_last`](Self::pop_last), of all that fit the one that came last.
     pub(super) fn pop(&mut self, capacity: usize, align: usize, requested: usize) -> Option<Entry> {
         let len = self.len();
         let found = self.with(|entries| {
-            let fits = |entry: &Option<Entry>| {
-                entry.is_some_and(|entry| {
-                    entry.capacity == capacity && entry.start.addr().get() & (align - 1) == 0
-                })
-            };
-            let last = *entries[..len].last()?;
-            if fits(&last) {
-                return last;
-            }
+            let fits = |entry: &Option<Entry>| entry.is_some_and(|one| one.fits(capacity, align));
             let at = entries[..len].iter().rposition(fits)?;
             let entry = entries[at];
             entries.copy_within(at + 1..len, at);
             entry
         })?;
-        self.set(len - 1, self.bytes() - capacity);
+        self.count_hit(len - 1, capacity, requested);
+        Some(found)
+    }
+
+    /// A block went out, and `len` are left.
+    #[inline]
+    fn count_hit(&mut self, len: usize, capacity: usize, requested: usize) {
+        self.set(len, self.bytes() - capacity);
         self.count_out(requested);
         let hits = self.0.hits.load(Ordering::Relaxed);
         self.0.hits.store(hits.wrapping_add(1), Ordering::Relaxed);
-        Some(found)
     }
 
     /// Puts a block in. `false`: there is no room for it among the others.
     #[inline]
     pub(super) fn push(&mut self, entry: Entry, room: Room) -> bool {
         let len = self.len();
-        let bytes = self.bytes().saturating_add(entry.capacity);
-        if len == ENTRIES || bytes > room.all {
+        // No overflow: both are of one address space.
+        let bytes = self.bytes() + entry.capacity;
+        if bytes > room.all {
             return false;
         }
-        self.with(|entries| entries[len] = Some(entry));
-        self.set(len + 1, bytes);
-        true
+        let fits = self.with(|entries| entries.get_mut(len).map(|place| *place = Some(entry)));
+        if fits.is_some() {
+            self.set(len + 1, bytes);
+        }
+        fits.is_some()
     }
 
     /// The blocks that came first leave, at most [`BATCH`].

@@ -43,20 +43,20 @@ const CLASS_OF: [u8; LARGEST / GRAIN] = {
     table
 };
 
-/// The smallest class whose blocks have `bytes` bytes (at least one), at multiples of an
-/// alignment, a power of two.
+/// The smallest class whose blocks have `bytes` bytes, at multiples of an alignment, a power of
+/// two. `None` for none, for more than the largest have, and for more than [`GRAIN`]: for those
+/// ask [`of_aligned`].
 #[inline]
 pub(super) fn of(bytes: usize, align_log2: u32) -> Option<usize> {
     if align_log2 > GRAIN.ilog2() {
-        return of_aligned(bytes, align_log2);
+        return None;
     }
-    CLASS_OF
-        .get((bytes - 1) / GRAIN)
-        .map(|&class| usize::from(class))
+    let class = CLASS_OF.get(bytes.wrapping_sub(1) / GRAIN);
+    class.map(|&class| usize::from(class))
 }
 
-#[cold]
-fn of_aligned(bytes_wanted: usize, align_log2: u32) -> Option<usize> {
+/// As [`of`], at multiples of any power of two.
+pub(super) fn of_aligned(bytes_wanted: usize, align_log2: u32) -> Option<usize> {
     let align = 1_usize.checked_shl(align_log2)?;
     // As large as the alignment, a block of a class that is a power of two is aligned so.
     let first = of(bytes_wanted.max(align), 0)?;
@@ -94,7 +94,11 @@ mod tests {
     fn an_alignment_is_that_of_every_block_of_its_class() {
         for align in (0..=20).map(|log2| 1_usize << log2) {
             for wanted in [1, align - align / 2, align, align + 1, 3 * align] {
-                match of(wanted, align.ilog2()) {
+                assert_eq!(
+                    of(wanted, align.ilog2()).is_some(),
+                    align <= 64 && wanted <= LARGEST
+                );
+                match of_aligned(wanted, align.ilog2()) {
                     Some(class) => {
                         assert!(bytes(class) >= wanted);
                         assert!(bytes(class).is_multiple_of(align.min(64)) || align <= 64);

@@ -319,7 +319,7 @@ impl<P: PageSource> Core<P> {
             self.empty(&mut own);
         }
         for local in locals.iter() {
-            match local.take() {
+            match local.own() {
                 Some(mut own) => _ = self.empty(&mut own),
                 None if early => {}
                 None => return None,

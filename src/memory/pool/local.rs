@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::cache::{Cache, Own, Room};
-use super::{CachingPool, Core, Home};
+use super::{CachingPool, Core};
 use crate::memory::seat::Lone;
 use crate::memory::{
     AllocError, Allocator, Block, Decommitted, OsPages, PageSource, Request, Stats,
@@ -28,7 +28,7 @@ impl Local {
 
     /// The cache. `None`: somebody is at it.
     #[inline]
-    pub(super) fn take(&self) -> Option<Own<'_>> {
+    pub(super) fn own(&self) -> Option<Own<'_>> {
         self.place.take().map(Own)
     }
 
@@ -104,13 +104,13 @@ impl<P: PageSource> Drop for LocalCache<P> {
 unsafe impl<P: PageSource> Allocator for LocalCache<P> {
     #[inline]
     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
-        self.core.allocate(Home::Local(&self.local), request)
+        self.core.allocate(&*self.local, request)
     }
 
     #[inline]
     unsafe fn release_block(&self, block: Block) {
         // SAFETY: the caller's promise.
-        unsafe { self.core.release(Home::Local(&self.local), block) }
+        unsafe { self.core.release(&*self.local, block) }
     }
 
     unsafe fn grow_block(&self, block: &mut Block, bytes: usize) -> Result<(), AllocError> {

@@ -72,11 +72,11 @@ use super::{
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Arc, Mutex, MutexGuard};
 
-/// Blocks of up to so many bytes are kept for the thread that gave them back.
-const SEAT_BLOCK_BYTES: usize = 4 << 20;
-
-/// So many bytes of them.
-const SEAT_BYTES: usize = 8 << 20;
+/// What is kept for the thread that gave it back.
+const SEAT_ROOM: Room = Room {
+    block: 4 << 20,
+    all: 8 << 20,
+};
 
 /// Addresses of a pool without a cap: 992 GiB. No power of two or eighth between two, so that the
 /// free stretch at their end is in one bin of the index for a long time, and its changes need no
@@ -146,7 +146,6 @@ type Slabs<P> = [SlabAllocator<Arc<Space<P>>>; CLASSES];
 struct Core<P: PageSource> {
     slabs: Box<Slabs<P>>,
     seats: Seats<Cache>,
-    seat_room: Room,
     locals: Mutex<Vec<Arc<Local>>>,
     depot: Mutex<Depot>,
     books: Mutex<Books>,
@@ -170,12 +169,42 @@ unsafe impl<P: PageSource> Send for Core<P> {}
 // it in its hands.
 unsafe impl<P: PageSource> Sync for Core<P> {}
 
-/// Which cache a call looks into.
+/// Which cache a call looks into. Types, and no value that is asked each time: the near ways are
+/// so short that it shows.
+trait Home<'a, P: PageSource>: Copy {
+    /// The cache. `None`: somebody is at it.
+    fn take(self, core: &'a Core<P>) -> Option<Own<'a>>;
+
+    /// What it may hold.
+    fn room(self, core: &Core<P>) -> Room;
+}
+
+/// That of the calling thread.
 #[derive(Clone, Copy)]
-enum Home<'a> {
-    /// That of the calling thread.
-    Seat,
-    Local(&'a Local),
+struct Seat;
+
+impl<'a, P: PageSource> Home<'a, P> for Seat {
+    #[inline]
+    fn take(self, core: &'a Core<P>) -> Option<Own<'a>> {
+        core.seats.here().map(Own)
+    }
+
+    #[inline]
+    fn room(self, _core: &Core<P>) -> Room {
+        SEAT_ROOM
+    }
+}
+
+impl<'a, P: PageSource> Home<'a, P> for &'a Local {
+    #[inline]
+    fn take(self, _core: &'a Core<P>) -> Option<Own<'a>> {
+        self.own()
+    }
+
+    #[inline]
+    fn room(self, _core: &Core<P>) -> Room {
+        self.room
+    }
 }
 
 impl CachingPool {
@@ -264,10 +293,6 @@ impl<P: PageSource> Core<P> {
         Ok(Self {
             slabs,
             seats: Seats::default(),
-            seat_room: Room {
-                block: SEAT_BLOCK_BYTES,
-                all: SEAT_BYTES,
-            },
             locals: Mutex::new(Vec::new()),
             depot: Mutex::new(Depot::new()),
             books: Mutex::new(Books {
@@ -340,13 +365,13 @@ fn reserve<P: PageSource>(pages: &P, bytes: usize) -> Result<Region, AllocError>
 unsafe impl<P: PageSource> Allocator for CachingPool<P> {
     #[inline]
     fn allocate_block(&self, request: Request) -> Result<Block, AllocError> {
-        self.0.allocate(Home::Seat, request)
+        self.0.allocate(Seat, request)
     }
 
     #[inline]
     unsafe fn release_block(&self, block: Block) {
         // SAFETY: the caller's promise.
-        unsafe { self.0.release(Home::Seat, block) }
+        unsafe { self.0.release(Seat, block) }
     }
 
     /// Blocks of more than 32 KiB grow where they stand, if the pages behind them are free.

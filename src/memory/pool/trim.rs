@@ -134,7 +134,7 @@ impl<P: PageSource> Core<P> {
     }
 
     pub(super) fn empty_local(&self, local: &super::Local) -> usize {
-        local.take().map_or(0, |mut own| self.empty(&mut own))
+        local.own().map_or(0, |mut own| self.empty(&mut own))
     }
 
     /// Up to `bytes` bytes that are free and in memory go, the oldest first, and of those only

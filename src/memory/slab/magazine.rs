@@ -66,7 +66,7 @@ impl Magazine {
 
 /// A magazine that nobody else has; dropping leaves it.
 #[derive(Debug)]
-pub(super) struct Held<'a>(seat::Held<'a, Magazine>);
+pub(in crate::memory) struct Held<'a>(seat::Held<'a, Magazine>);
 
 impl Held<'_> {
     #[inline]
@@ -94,23 +94,22 @@ impl Held<'_> {
     /// The block that came last.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<u32> {
-        let len = self.len().checked_sub(1)?;
-        let block = self.with_ids(|ids| ids[len]);
-        self.set_len(len);
+        // None at all: there is no such place.
+        let last = self.len().wrapping_sub(1);
+        let block = self.with_ids(|ids| ids.get(last).copied())?;
+        self.set_len(last);
         Some(block)
     }
 
-    /// Adds a block. There has to be room.
+    /// Adds a block. `false`: there is no room for it.
     #[inline]
-    pub(super) fn push(&mut self, block: u32) {
+    pub(super) fn push(&mut self, block: u32) -> bool {
         let len = self.len();
-        self.with_ids(|ids| ids[len] = block);
-        self.set_len(len + 1);
-    }
-
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.len() == CAPACITY
+        let fits = self.with_ids(|ids| ids.get_mut(len).map(|place| *place = block));
+        if fits.is_some() {
+            self.set_len(len + 1);
+        }
+        fits.is_some()
     }
 
     /// The `count` blocks that came first leave; `each` gets them, the oldest first.

@@ -38,6 +38,7 @@ mod table;
 mod tier;
 mod trim;
 
+pub(in crate::memory) use self::magazine::Held;
 use self::magazine::Magazines;
 pub use self::raw::{BlockError, BlockId};
 use self::table::{BLOCK_ROWS, Table};
@@ -226,17 +227,40 @@ impl<P: PageSource> SlabAllocator<P> {
         u32::try_from(in_use).unwrap_or(0)
     }
 
-    /// A block for a request that fits, whose cookie is its number and `mark`, which has no bit
-    /// below 2^32.
-    #[inline]
-    pub(super) fn allocate_fitting(
+    /// A block out of this thread's magazine for a request that fits, whose cookie is its number
+    /// and `mark`, which has no bit below 2^32. Or the magazine, which is empty, or neither: for
+    /// [`allocate_far`](Self::allocate_far).
+    // Always: see `hand_out`.
+    #[inline(always)]
+    pub(super) fn allocate_near(
         &self,
         request: Request,
         mark: u64,
-    ) -> Result<Block, AllocError> {
+    ) -> Result<Block, Option<Held<'_>>> {
         let bytes = request.bytes();
         debug_assert!(0 < bytes && bytes <= self.block_bytes && request.align() <= self.align);
-        let (block, was) = self.take(bytes)?;
+        let block = self.take_near(bytes)?;
+        Ok(self.hand_out(request, mark, block, Bytes::Anything))
+    }
+
+    /// A block from further away.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn allocate_far(
+        &self,
+        empty: Option<Held<'_>>,
+        request: Request,
+        mark: u64,
+    ) -> Result<Block, AllocError> {
+        let (block, was) = self.take_from_tier(empty, request.bytes())?;
+        Ok(self.hand_out(request, mark, block, was))
+    }
+
+    /// A block that is the caller's, for one who asked for it.
+    // Always: out of line, the block would be copied on its way, and a copy waits for the writes.
+    #[inline(always)]
+    fn hand_out(&self, request: Request, mark: u64, block: u32, was: Bytes) -> Block {
+        let bytes = request.bytes();
         let (Some(start), Some(header)) = (self.start(block), self.table.header(block)) else {
             unreachable!("a block that is out has a row and a table")
         };
@@ -250,7 +274,7 @@ impl<P: PageSource> SlabAllocator<P> {
         }
         let cookie = u64::from(block) | mark;
         let tag = request.tag();
-        Ok(Block::new(start, bytes, self.block_bytes, cookie, tag).with_header(header))
+        Block::new(start, bytes, self.block_bytes, cookie, tag).with_header(header)
     }
 
     /// Takes a block back by its number, where `len` bytes of it were asked for.
@@ -304,7 +328,10 @@ unsafe impl<P: PageSource> Allocator for SlabAllocator<P> {
                 max: self.align,
             });
         }
-        self.allocate_fitting(request, 0)
+        match self.allocate_near(request, 0) {
+            Ok(block) => Ok(block),
+            Err(empty) => self.allocate_far(empty, request, 0),
+        }
     }
 
     #[inline]

@@ -18,20 +18,29 @@ impl<P: PageSource> SlabAllocator<P> {
     /// A block that nobody has, out of this thread's magazine or from further away.
     #[inline]
     pub(super) fn take(&self, requested_bytes: usize) -> Result<(u32, Bytes), AllocError> {
-        let mut home = self.magazines.take();
-        if let Some(held) = &mut home
-            && let Some(block) = held.pop()
-        {
-            held.count_out(requested_bytes);
-            return Ok((block, Bytes::Anything));
+        match self.take_near(requested_bytes) {
+            Ok(block) => Ok((block, Bytes::Anything)),
+            Err(home) => self.take_from_tier(home, requested_bytes),
         }
-        self.take_from_tier(home, requested_bytes)
+    }
+
+    /// A block out of this thread's magazine, or the magazine, which is empty, or neither.
+    #[inline]
+    pub(super) fn take_near(&self, requested_bytes: usize) -> Result<u32, Option<Held<'_>>> {
+        let Some(mut held) = self.magazines.take() else {
+            return Err(None);
+        };
+        let Some(block) = held.pop() else {
+            return Err(Some(held));
+        };
+        held.count_out(requested_bytes);
+        Ok(block)
     }
 
     /// `home` is empty, or there is none.
     #[cold]
     #[inline(never)]
-    fn take_from_tier(
+    pub(super) fn take_from_tier(
         &self,
         mut home: Option<Held<'_>>,
         requested_bytes: usize,
@@ -258,11 +267,17 @@ impl<P: PageSource> SlabAllocator<P> {
         let Some(mut held) = self.magazines.take() else {
             return self.put_into_tier(block, requested_bytes);
         };
-        if held.is_full() {
-            self.flush_some(&mut held, BATCH);
-        }
-        held.push(block);
         held.count_back(requested_bytes);
+        if !held.push(block) {
+            self.put_into_full(held, block);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_into_full(&self, mut held: Held<'_>, block: u32) {
+        self.flush_some(&mut held, BATCH);
+        held.push(block);
     }
 
     #[cold]
@@ -275,8 +290,6 @@ impl<P: PageSource> SlabAllocator<P> {
     }
 
     /// The blocks of a magazine that came first go to the tier.
-    #[cold]
-    #[inline(never)]
     fn flush_some(&self, held: &mut Held<'_>, count: usize) {
         let mut tier = self.tier.lock();
         if mutant::is(Mutant::SlabPushTwoSteps) {
