@@ -197,6 +197,27 @@ fn a_large_step_in_each_eight_keeps_its_chunk() {
     }
 }
 
+/// And if they come more rarely, it is made anew a few times, and then kept for longer.
+#[test]
+fn a_large_step_in_each_forty_keeps_its_chunk_before_long() {
+    let (arena, room) = both(StepArena::new());
+    let mut made = 0;
+    for step in 0..4000 {
+        let before = room.stats().reserved_bytes;
+        let bytes = if step % 40 == 0 { 1 << 20 } else { 1000 };
+        drop(room.allocate(bytes, 64).unwrap());
+        made += usize::from(room.stats().reserved_bytes > before);
+        arena.end_step().unwrap();
+    }
+    assert!((2..=5).contains(&made), "{made} times");
+    // One that never comes again is let go of all the same.
+    let kept = (0..200).take_while(|_| {
+        drop(room.allocate(1000, 64).unwrap());
+        arena.end_step().unwrap().retained_bytes > 1 << 20
+    });
+    assert!(kept.count() < 200);
+}
+
 /// Lessons row 44: steps that fail in the middle leave no more behind than those that do not.
 /// (bumpalo by itself keeps twice as much after one such step.)
 #[test]
@@ -315,9 +336,10 @@ fn ten_thousand_heavy_tailed_steps_hold_far_less_than_the_largest() {
         bump_held / KIB
     );
     assert!(
-        held < 10 * taken && held < largest / 8,
+        held < 20 * taken && held < largest / 8,
         "{held} held, {taken} taken"
     );
+    assert!(changes < 500, "{changes} changes");
     assert!(held < bump_held / 4, "{held} held, {bump_held} by bumpalo");
 }
 

@@ -164,8 +164,13 @@ impl Chunks {
         Some(self.slots.len() - 1)
     }
 
-    /// Puts a chunk into a vacant slot, and makes it the current one.
+    /// Puts a chunk that a step needs into a vacant slot, and makes it the current one.
     pub(super) fn fill(&mut self, slot: usize, chunk: Chunk) {
+        self.window.grew();
+        self.hang_in(slot, chunk);
+    }
+
+    fn hang_in(&mut self, slot: usize, chunk: Chunk) {
         self.reserved_bytes += chunk.bytes();
         self.slots[slot] = Some(chunk);
         self.current = slot;
@@ -257,6 +262,9 @@ impl Chunks {
         if !in_pieces && !too_much {
             return;
         }
+        if too_much {
+            self.window.shrank();
+        }
         let is_idle = |slot: &Option<Chunk>| slot.as_ref().is_some_and(|chunk| chunk.live() == 0);
         let fits = |chunk: &Chunk| chunk.room() >= least && chunk.bytes() / 2 <= bytes;
         let kept = (0..self.slots.len())
@@ -288,7 +296,7 @@ impl Chunks {
         if let Ok(chunk) = Chunk::new(bytes, charge)
             && let Some(slot) = self.vacant()
         {
-            self.fill(slot, chunk);
+            self.hang_in(slot, chunk);
             self.changed = false;
         }
     }

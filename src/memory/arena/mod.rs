@@ -66,7 +66,8 @@ const FIRST_BYTES: usize = 64 << 10;
 /// each as large as all before it, or just what a request needs where a
 /// [limit](StepArena::with_limit) has no room for that. Once a step is over there is one
 /// chunk, as large as the largest of the last 8 to 16 steps; what is more than twice of that
-/// is given back at the end of the step. Pages that no step touched have no memory.
+/// is given back at the end of the step. Where a step wants it again soon after, it is kept twice
+/// as long from then on, up to 64 steps. Pages that no step touched have no memory.
 ///
 /// **Allocations** are at multiples of 64 bytes or of what was asked for, up to 1 GiB. One
 /// takes 64 bytes in front of it, for its storage header, and what its alignment is above

@@ -6,8 +6,11 @@ use serde::Serialize;
 
 use crate::memory::Tag;
 
-/// Steps that a peak is remembered for, at the least; twice as many at the most.
+/// Steps that a peak is remembered for at first, at the least; twice as many at the most.
 const WINDOW: u64 = if cfg!(loom) { 1 } else { 8 };
+
+/// As [`WINDOW`], where that was too short again and again.
+const LONGEST: u64 = 32;
 
 /// What a step came to. Bytes, but where it says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -73,21 +76,58 @@ impl fmt::Display for ByTag {
     }
 }
 
-/// The largest of the last steps.
-#[derive(Debug, Default)]
+/// The largest of the last steps. Of twice as many each time that to go by them was wrong: memory
+/// that went back and is wanted again soon has to come anew and be cleared, which costs more than
+/// all else in an arena.
+#[derive(Debug)]
 pub(super) struct Window {
-    steps: u64,
+    /// Steps that it takes until `recent` is `before`.
+    len: u64,
+    /// Steps since that happened.
+    age: u64,
     recent: usize,
     before: usize,
+    /// Steps since memory went back because they needed less, while that may have been wrong.
+    shrunk: Option<u64>,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self {
+            len: WINDOW,
+            age: 0,
+            recent: 0,
+            before: 0,
+            shrunk: None,
+        }
+    }
 }
 
 impl Window {
+    #[inline]
     pub(super) fn push(&mut self, peak: usize) {
-        if self.steps.is_multiple_of(WINDOW) {
+        if self.age >= self.len {
             self.before = std::mem::take(&mut self.recent);
+            self.age = 0;
         }
-        self.steps += 1;
+        self.age += 1;
         self.recent = self.recent.max(peak);
+        if let Some(steps) = &mut self.shrunk {
+            *steps += 1;
+        }
+    }
+
+    /// Memory went back because the last steps needed less.
+    pub(super) fn shrank(&mut self) {
+        self.shrunk = Some(0);
+    }
+
+    /// A step needed more than there was.
+    pub(super) fn grew(&mut self) {
+        let wrong = (self.shrunk.take()).is_some_and(|steps| steps < 8 * self.len);
+        if wrong {
+            self.len = (2 * self.len).min(LONGEST);
+        }
     }
 
     #[inline]
