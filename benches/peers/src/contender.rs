@@ -10,7 +10,8 @@
 //!
 //! Most contenders are the same for every thread and implement [`Shared`] instead: then a
 //! hand is a reference. Everything is generic, so the timed loop calls what a user's code
-//! would call, inlined as there.
+//! would call, inlined as there: `take` and `give` always, or it would be a whim of the compiler
+//! whose held values are copied once more on their way.
 
 use crate::system::PAGE_BYTES;
 
@@ -97,12 +98,12 @@ impl<S: Shared> Contender for S {
 impl<S: Shared> Hand for &S {
     type Held = S::Held;
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, bytes: usize) -> S::Held {
         S::take(self, bytes)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&mut self, held: S::Held) {
         S::give(self, held);
     }

@@ -16,12 +16,12 @@ pub struct Buffers(pub SharedAllocator);
 impl Shared for Buffers {
     type Held = Buffer;
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, bytes: usize) -> Buffer {
         self.0.allocate(bytes, ALIGN).expect("memory for the race")
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&self, held: Buffer) {
         drop(held);
     }
@@ -61,12 +61,12 @@ impl<F: Fn() -> SharedAllocator + Sync> Contender for Locals<F> {
 impl Hand for Local {
     type Held = Buffer;
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, bytes: usize) -> Buffer {
         self.0.allocate(bytes, ALIGN).expect("memory for the race")
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&mut self, held: Buffer) {
         drop(held);
     }
@@ -111,13 +111,13 @@ pub struct Stepping<'a>(&'a Steps);
 impl Hand for Stepping<'_> {
     type Held = Buffer;
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, bytes: usize) -> Buffer {
         let buffer = self.0.memory.allocate(bytes, ALIGN);
         buffer.expect("memory for the race")
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&mut self, held: Buffer) {
         drop(held);
     }
@@ -139,12 +139,12 @@ pub struct Tensors(pub SharedAllocator);
 impl Shared for Tensors {
     type Held = Tensor;
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, bytes: usize) -> Tensor {
         Tensor::empty([bytes], DType::U8, &self.0).expect("memory for the race")
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&self, held: Tensor) {
         drop(held);
     }
@@ -168,13 +168,13 @@ unsafe impl Send for Raw {}
 impl<A: Allocator> Shared for Blocks<A> {
     type Held = Raw;
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, bytes: usize) -> Raw {
         let request = Request::new(bytes, ALIGN).expect("a size that fits");
         Raw(self.0.allocate_block(request).expect("memory for the race"))
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&self, held: Raw) {
         // SAFETY: `held` came from `take` of this contender (workloads do not mix them),
         // is given back by value and so once, and nobody keeps its address.

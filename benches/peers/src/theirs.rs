@@ -78,7 +78,7 @@ impl<A: GlobalAlloc + Sync> Malloc<A> {
 impl<A: GlobalAlloc + Sync> Shared for Malloc<A> {
     type Held = Chunk;
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, bytes: usize) -> Chunk {
         // SAFETY: no workload asks for 0 bytes.
         let start = unsafe { self.malloc.alloc(self.layout(bytes)) };
@@ -86,7 +86,7 @@ impl<A: GlobalAlloc + Sync> Shared for Malloc<A> {
         Chunk { start, bytes }
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&self, held: Chunk) {
         // SAFETY: `take` got it from the same malloc with this very layout, and it is
         // given back by value and so once.
@@ -109,7 +109,7 @@ pub struct FreshPages;
 impl Shared for FreshPages {
     type Held = Chunk;
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, bytes: usize) -> Chunk {
         let (access, kind) = (
             libc::PROT_READ | libc::PROT_WRITE,
@@ -124,7 +124,7 @@ impl Shared for FreshPages {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&self, held: Chunk) {
         // SAFETY: `take` mapped exactly this, and it is given back by value and so once.
         let answer = unsafe { libc::munmap(held.start.cast(), held.bytes) };
@@ -162,13 +162,13 @@ impl Contender for Bumps {
 impl Hand for Bumping {
     type Held = Bumped;
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, bytes: usize) -> Bumped {
         let layout = Layout::from_size_align(bytes, ALIGN).expect("a size that fits");
         Bumped(self.0.alloc_layout(layout))
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&mut self, _held: Bumped) {}
 
     #[inline]
@@ -188,12 +188,12 @@ pub struct ZeroedVec;
 impl Shared for ZeroedVec {
     type Held = Vec<u8>;
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, bytes: usize) -> Vec<u8> {
         vec![0; bytes]
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&self, held: Vec<u8>) {
         drop(held);
     }
@@ -240,13 +240,13 @@ impl LockedVec {
 impl Shared for LockedVec {
     type Held = Ready;
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, _bytes: usize) -> Ready {
         let mut blocks = self.0.lock().expect("nobody panics under the lock");
         blocks.pop().expect("a block for the race")
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&self, held: Ready) {
         let mut blocks = self.0.lock().expect("nobody panics under the lock");
         blocks.push(held);
@@ -277,12 +277,12 @@ impl Queue {
 impl Shared for Queue {
     type Held = Ready;
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, _bytes: usize) -> Ready {
         self.0.pop().expect("a block for the race")
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&self, held: Ready) {
         let full = self.0.push(held);
         debug_assert!(full.is_ok(), "there is room for `blocks`");

@@ -311,13 +311,16 @@ impl StepArena {
         })
     }
 
+    /// Under the lock, with a new chunk if there is no room.
     #[cold]
-    fn grow(&self, request: Request, need: Need) -> Result<(Place, usize), AllocError> {
-        let wish = self.chunks.with(|chunks| chunks.wish());
+    fn take_far(&self, request: Request, need: Need) -> Result<(Place, usize), AllocError> {
+        let take = |chunks: &mut Chunks| chunks.take(request.bytes(), need, request.tag());
+        let (taken, wish) = self.chunks.with(|chunks| (take(chunks), chunks.wish()));
+        if let Some(taken) = taken {
+            return Ok(taken);
+        }
         let chunk = self.chunk_of(need.whole, wish)?;
-        self.fill(chunk, |chunks| {
-            chunks.take(request.bytes(), need, request.tag())
-        })
+        self.fill(chunk, take)
     }
 }
 
@@ -334,22 +337,10 @@ unsafe impl Allocator for StepArena {
             return Ok(Block::new(request.dangling(), 0, 0, u64::MAX, tag));
         }
         let need = Need::of(&request).ok_or(AllocError::SizeOverflow { bytes, align })?;
-        // Put together again under the lock: a copy of the whole would be a wide load of parts
-        // that were stored a moment ago, for which the processor waits.
-        let Need {
-            whole, capacity, ..
-        } = need;
-        let taken = self.chunks.with(move |chunks| {
-            let need = Need {
-                whole,
-                capacity,
-                align,
-            };
-            chunks.take(bytes, need, tag)
-        });
-        let (place, slot) = match taken {
-            Some(taken) => taken,
-            None => self.grow(request, need)?,
+        let near = self.chunks.near(|chunks| chunks.take(bytes, need, tag));
+        let (place, slot) = match near {
+            Some(Some(taken)) => taken,
+            _ => self.take_far(request, need)?,
         };
         let start = place.start;
         // SAFETY: of a live chunk, and taken just now.
